@@ -1,0 +1,116 @@
+"""What the node keeps: blobs under digests, the manifest log, agreed states, its place in the run.
+
+Rules for every adapter: what a method has returned from survives a power cut; nothing that was damaged on disk is
+ever handed out as whole; foreign exceptions end here as StoreError with the bytes needed and free where it is about
+space. An agreed state never changes once it has a name: readers keep what they opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demoloco.types import BlobRef, Digest, Head, Snapshot
+
+Coefficients = NDArray[np.float32]
+"""The agreed state: float32 (chunks, 4096), in the DCT domain, little-endian on disk."""
+
+
+class BlobReader(Protocol):
+    """A blob opened for reading; stays valid when the blob is deleted meanwhile."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """One run in one home. Methods may block on the disk: the node calls the large ones in a thread."""
+
+    # -- blobs: packets, the genesis -------------------------------------------------------------
+    def put(self, blob: bytes) -> Digest: ...
+
+    def get(self, digest: Digest) -> bytes | None: ...
+
+    def open_blob(self, digest: Digest) -> BlobReader | None:
+        """Blobs of `put` and parts of the snapshots that are served."""
+        ...
+
+    # -- the log ----------------------------------------------------------------------------------
+    def append(self, sealed: bytes, head: Head, parent: Digest) -> Digest:
+        """Keep a sealed manifest; its digest. Does not move the head. Idempotent."""
+        ...
+
+    def manifest(self, digest: Digest) -> bytes | None: ...
+
+    def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
+        """Sealed manifests from `head` towards the genesis, head first, as far as they are kept."""
+        ...
+
+    def head(self) -> Head | None:
+        """The head whose agreed state is on disk and whole, or None in a new home."""
+        ...
+
+    # -- agreed states ----------------------------------------------------------------------------
+    def create_state(self, head: Head, fill: Callable[[Coefficients], None], chunks: int) -> Snapshot:
+        """Write the agreed state after `head`: `fill` gets a writable (chunks, 4096) array of zeros; then it is
+        digested, made durable and given its name. Idempotent for a state that exists."""
+        ...
+
+    def state(self, digest: Digest) -> Coefficients | None:
+        """Read-only map of the agreed state after this manifest, if it is kept."""
+        ...
+
+    def state_path(self, digest: Digest) -> Path | None:
+        """The file of that state, for the worker to map; raw float32, no header."""
+        ...
+
+    def snapshot_of(self, digest: Digest) -> Snapshot | None:
+        """Blobs and head of a kept state; its fingerprint is `fingerprint(snapshot)`."""
+        ...
+
+    def move_head(self, head: Head) -> None:
+        """Durably make this the node's head; its state must exist."""
+        ...
+
+    # -- snapshots for others ---------------------------------------------------------------------
+    def served_snapshot(self) -> Snapshot | None:
+        """The newest kept state whose round `snapshot_every` divides (round 0 included), else the head's."""
+        ...
+
+    # -- fetching a snapshot ----------------------------------------------------------------------
+    def missing_parts(self, snapshot: Snapshot) -> tuple[BlobRef, ...]:
+        """What a fetch that was broken off left to get."""
+        ...
+
+    def put_part(self, snapshot: Snapshot, part: BlobRef, data: bytes) -> None:
+        """Keep one checked blob of a snapshot that is being fetched."""
+        ...
+
+    def finish_snapshot(self, snapshot: Snapshot, chunks: int) -> None:
+        """All parts are there: check, make it a state. Raises StoreError if it is not whole."""
+        ...
+
+    # -- housekeeping -----------------------------------------------------------------------------
+    def checkpoint_dir(self) -> Path:
+        """Where the worker keeps its checkpoint; the worker writes, renames and fsyncs there itself."""
+        ...
+
+    def note(self, key: str, value: bytes) -> None:
+        """Durably keep a small value under a name: the node's own notes (run, counters, known peers)."""
+        ...
+
+    def noted(self, key: str) -> bytes | None: ...
+
+    def prune(self, keep: Iterable[Digest], depth: int, snapshot_every: int) -> None:
+        """Bound the disk: keep the head's last `depth` rounds (states, manifests' packets), the states in `keep`,
+        the two newest snapshot rounds with all packets since the older of them, and every manifest since then."""
+        ...
+
+    def close(self) -> None: ...

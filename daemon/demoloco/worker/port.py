@@ -1,0 +1,243 @@
+"""What the node asks of the process that owns all tensors, and what it hears from it.
+
+Commands are carried out in the order in which they are given; between two inner steps the worker looks for new
+ones, so a correction reaches the model while it trains. The worker maps agreed states from files, read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from demoloco.config import RunConfig, Scalar
+from demoloco.types import Round
+
+
+# -- what the worker is told ------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Describe:
+    """Load the task and build its model; answered by Described."""
+
+    task: str
+    task_args: dict[str, Scalar]
+    seed: int
+    device: str
+    threads: int
+    node: str  # peer id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begin:
+    """The run's configuration is known: make ready to train. Answered by Ready."""
+
+    config: RunConfig
+    accumulate: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriteInitial:
+    """Genesis: write DCT(model) as float32 (chunks, 4096) to `path`. Answered by InitialWritten."""
+
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakeAgreed:
+    """The own model becomes IDCT(agreed); nothing is owed. Inner optimizer afresh. Answered by Corrected."""
+
+    agreed: Path
+    round: Round
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restore:
+    """Load the checkpoint, move it from its round's agreed state to `agreed`, take out what was told since."""
+
+    checkpoint: Path
+    agreed: Path
+    round: Round
+    told_since: tuple[bytes, ...]  # coefficient bodies of own packets in manifests after the checkpoint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Train:
+    """Make `steps` inner steps for `round`; answered by Trained. A Train while training is ignored."""
+
+    round: Round
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """End the inner steps under way at the next step; Trained tells how many were done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contribute:
+    """Make a packet body from what is owed against `agreed`. Answered by Contributed; `ticket` comes back."""
+
+    ticket: int
+    agreed: Path
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correct:
+    """The agreed state moved from `before` to `after`; `told` and `untold` are own packets' coefficient bodies
+    that entered and left the winning chain by this. Answered by Corrected, then by Evaluated where one is due."""
+
+    before: Path
+    after: Path
+    round: Round  # of `after`
+    told: tuple[bytes, ...] = ()
+    untold: tuple[bytes, ...] = ()
+    evaluate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveCheckpoint:
+    """Write model, inner optimizer, data position, RNG and owed state; answered by Saved."""
+
+    directory: Path
+    agreed: Path  # the state that the model stands on; hard-linked into the checkpoint
+    head: bytes  # digest of the manifest of that state
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """End the process in order."""
+
+
+Command = (
+    Describe | Begin | WriteInitial | TakeAgreed | Restore | Train | Cut | Contribute | Correct | SaveCheckpoint | Stop
+)
+
+
+# -- what the worker tells --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """`layout`: canonical bytes of codec.layout; `defaults`: RunConfig fields that the task prefers."""
+
+    layout: bytes
+    defaults: dict[str, Scalar]
+    device: str  # what auto became, e.g. cuda (NVIDIA H200)
+    unit: str  # what one sample is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """Begin is done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitialWritten:
+    """WriteInitial is done; the file is fsynced."""
+
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Some inner steps later; at most a few a second."""
+
+    round: Round
+    step: int  # of this Train, from 1
+    steps: int
+    loss: float  # mean since the last Progress
+    samples_per_second: float
+    learning_rate: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A Train is done, or was cut."""
+
+    round: Round
+    steps: int
+    samples: int
+    loss: float  # mean over the steps; nan if there were none
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contributed:
+    """`body`: the packet's coefficients, as `codec.packet` encodes them."""
+
+    ticket: int
+    body: bytes
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corrected:
+    """The own model stands on the agreed state of this round."""
+
+    round: Round
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """Held-out loss of the own model after this round."""
+
+    round: Round
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A checkpoint is whole and durable."""
+
+    head: bytes
+    seconds: float
+    size: int  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """The user's task or configuration is at fault: `fix` says what to do. The process ends after this."""
+
+    why: str
+    fix: str = ""
+    detail: str = field(default="", repr=False)  # traceback, for the log file
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Died:
+    """The process is gone without having been told to stop; made by the adapter."""
+
+    why: str
+
+
+WorkerEvent = (
+    Described
+    | Ready
+    | InitialWritten
+    | Progress
+    | Trained
+    | Contributed
+    | Corrected
+    | Evaluated
+    | Saved
+    | Failed
+    | Died
+)
+
+
+class Worker(Protocol):
+    """A running worker; made anew after it died."""
+
+    def start(self, emit: Callable[[WorkerEvent], None]) -> None:
+        """Start the process; events arrive in the caller's event loop."""
+        ...
+
+    def tell(self, command: Command) -> None:
+        """Queue a command; never blocks. Ignored after the worker has died."""
+        ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def stop(self, timeout_seconds: float) -> None:
+        """Stop in order, by force after the time-out; idempotent."""
+        ...
