@@ -1,11 +1,68 @@
-"""What can be set: RunConfig is agreed by all nodes of a run and hashed, NodeConfig is this node's own."""
+"""What can be set: RunConfig is agreed by all nodes and hashed, NodeConfig is this node's own.
+
+A value that exists is a possible one: each class checks its fields when it is made, and refuses
+with a ConfigError that says the field, its bounds and the default. Where values come from is the
+business of `settings.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+from demoloco.errors import ConfigError
 
 Scalar = str | int | float | bool
+
+MAX_TASK_ARGS = 256
+MAX_TEXT = 4096  # characters of one value
+MAX_LADDER = 16
+CHUNK_COEFFICIENTS = 4096
+
+Bounds = tuple[float, float]  # both ends are allowed
+
+RUN_BOUNDS: Mapping[str, Bounds] = {
+    "inner_steps": (1, 1_000_000),
+    "k": (1, CHUNK_COEFFICIENTS),
+    "alpha": (0.001, 2),
+    "beta": (0, 1),
+    "seed": (0, 2**63 - 1),
+    "batch_size": (1, 2**24),
+    "learning_rate": (1e-12, 100),
+    "weight_decay": (0, 100),
+    "clip_norm": (0, 1e9),
+    "warmup_rounds": (0, 10**9),
+    "decay_rounds": (1, 10**9),
+    "final_lr_share": (0, 1),
+    "evaluate_every": (0, 10**9),
+    "quorum": (0.01, 1),
+    "grace_share": (0, 1000),
+    "grace_seconds": (0, 86_400),
+    "succession_seconds": (0.001, 86_400),
+    "max_contributors": (1, 256),
+    "snapshot_every": (1, 1_000_000),
+}
+NODE_BOUNDS: Mapping[str, Bounds] = {
+    "threads": (0, 4096),
+    "accumulate": (1, 2**20),
+    "checkpoint_share": (0.0001, 1),
+    "stop_after": (0, 10**12),
+    "leave_seconds": (0, 86_400),
+    "max_worker_restarts": (0, 1_000_000),
+}
+RUN_CHOICES: Mapping[str, Sequence[object]] = {
+    "method": ("decoupled", "synced"),
+    "bits": (1, 2, 4, 8),
+}
+NODE_CHOICES: Mapping[str, Sequence[object]] = {
+    "log_format": ("text", "json"),
+    "log_level": ("debug", "info", "warning"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +110,7 @@ class RunConfig:
     quorum: float = 0.67
     """Share of the live members that must be in before a round may close without the rest."""
     grace_share: float = 0.5
-    """How long a round waits for the rest after its quorum, as a share of the time that the quorum took."""
+    """How long a round waits for the rest after its quorum, as a share of the quorum's time."""
     grace_seconds: float = 2.0
     """…but at least this long."""
     succession_seconds: float = 5.0
@@ -63,6 +120,18 @@ class RunConfig:
     snapshot_every: int = 10
     """Every node keeps the agreed state of each round that this divides, for joiners."""
 
+    def __post_init__(self) -> None:
+        _check_fields(self, RUN_BOUNDS, RUN_CHOICES)
+        _check_name(self.name)
+        _check_task(self.task)
+        _check_task_args(self.task_args)
+        _check_ladder(self.ladder, self.k)
+        if self.decay_rounds <= self.warmup_rounds:
+            raise ConfigError(
+                f"decay_rounds = {self.decay_rounds} must be more than warmup_rounds = "
+                f"{self.warmup_rounds}; make it larger, or the warm-up shorter"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig:
@@ -71,13 +140,13 @@ class NodeConfig:
     home: Path
     """Everything that the node keeps: identity, log, states, blobs, checkpoint, control socket."""
     peers: tuple[str, ...] = ()
-    """Multiaddrs with /p2p/<peer id>, to join by; empty = start a new run, or go on with the one in the home."""
+    """Multiaddrs with /p2p/<peer id>, to join by; empty = a new run, or the one in the home."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Multiaddrs to listen on; port 0 = the port of the last start, or any."""
     announce: tuple[str, ...] = ()
     """Multiaddrs to tell others instead of the ones found."""
     device: str = "auto"
-    """auto | cpu | cuda | mps"""
+    """auto | cpu | cuda | cuda:<number> | mps"""
     threads: int = 0
     """CPU threads of the worker; 0 = cores shared among the nodes of this machine."""
     accumulate: int = 1
@@ -94,3 +163,129 @@ class NodeConfig:
     """text | json"""
     log_level: str = "info"
     """debug | info | warning"""
+
+    def __post_init__(self) -> None:
+        _check_fields(self, NODE_BOUNDS, NODE_CHOICES)
+        for name in ("peers", "listen", "announce"):
+            for address in getattr(self, name):
+                _check_address(name, address)
+        if not self.listen:
+            raise ConfigError(
+                "listen is empty; leave it out for the default, all interfaces and any free port"
+            )
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device):
+            raise ConfigError(
+                f"device = {_shown(self.device)} is not known; "
+                "choose auto, cpu, cuda, cuda:<number> or mps"
+            )
+
+
+def _check_fields(
+    config: RunConfig | NodeConfig,
+    bounds: Mapping[str, Bounds],
+    choices: Mapping[str, Sequence[object]],
+) -> None:
+    for name, (low, high) in bounds.items():
+        value = getattr(config, name)
+        if not low <= value <= high:  # also refuses nan
+            raise ConfigError(
+                f"{name} = {_shown(value)} is out of bounds: it must be {low:.6g} to {high:.6g}"
+                f"{_advice(config, name)}"
+            )
+    for name, allowed in choices.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            listed = ", ".join(str(one) for one in allowed)
+            raise ConfigError(
+                f"{name} = {_shown(value)} is not known: it must be one of {listed}"
+                f"{_advice(config, name)}"
+            )
+
+
+def _advice(config: RunConfig | NodeConfig, name: str) -> str:
+    default: Any = next(one.default for one in fields(config) if one.name == name)
+    return "" if default is MISSING else f"; leave it out for the default, {default}"
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= 64 or not name.isprintable():
+        raise ConfigError(
+            f"name = {_shown(name)} must be 1 to 64 printable characters; choose another"
+        )
+
+
+def _check_task(task: str) -> None:
+    if len(task) > 256 or not re.fullmatch(r"[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?", task):
+        raise ConfigError(
+            f"task = {_shown(task)} is not a task; "
+            "name a built-in one, such as lm, or your own as module:attr"
+        )
+
+
+def _check_task_args(task_args: Mapping[str, Scalar]) -> None:
+    if len(task_args) > MAX_TASK_ARGS:
+        raise ConfigError(
+            f"{len(task_args)} settings of the task are too many; {MAX_TASK_ARGS} are possible"
+        )
+    for name, value in task_args.items():
+        if len(name) > 64 or not (name.isascii() and name.isidentifier()):
+            raise ConfigError(
+                f"task.{_shown(name)} is not a possible name; a task's setting is a Python name "
+                "of at most 64 ASCII characters"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"task.{name} = {value} must be a finite number")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"task.{name} = {_shown(value)} must fit in 64 bits")
+        if isinstance(value, str) and (len(value) > MAX_TEXT or not _is_text(value)):
+            raise ConfigError(
+                f"task.{name} must be valid Unicode text of at most {MAX_TEXT} characters"
+            )
+
+
+def _check_ladder(ladder: tuple[int, ...], k: int) -> None:
+    rising = all(low < high for low, high in itertools.pairwise(ladder))
+    in_bounds = all(1 <= rung <= CHUNK_COEFFICIENTS for rung in ladder)
+    if not (1 <= len(ladder) <= MAX_LADDER and rising and in_bounds):
+        raise ConfigError(
+            f"ladder = {_shown(ladder)} must be 1 to {MAX_LADDER} rising numbers, each 1 to "
+            f"{CHUNK_COEFFICIENTS}; leave it out for the default"
+        )
+    if k not in ladder:
+        raise ConfigError(
+            f"k = {k} is not on the ladder; choose one of {','.join(map(str, ladder))}"
+        )
+
+
+def _check_address(name: str, address: str) -> None:
+    if not address.startswith("/"):
+        host, _, port = address.rpartition(":")
+        guessed = bool(host) and port.isdecimal() and len(address) < 100
+        guess = f"/ip4/{host}/tcp/{port}" if guessed else "/ip4/203.0.113.7/tcp/24470"
+        end = f"/p2p/<peer id>; {_ASK_THE_PEER}" if name == "peers" else ""
+        raise ConfigError(
+            f"{name}: {_shown(address)} is not a multiaddr; one looks like {guess}{end}"
+        )
+    if name == "peers" and not re.search(r"/p2p/\w+$", address):
+        raise ConfigError(
+            f"peers: {_shown(address)} does not say which node it is; "
+            f"it must end in /p2p/<peer id>; {_ASK_THE_PEER}"
+        )
+
+
+_ASK_THE_PEER = "the other node prints its own address: demoloco status"
+
+
+def _shown(value: object) -> str:
+    """A value as an error message can carry it, whoever sent it."""
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _is_text(value: str) -> bool:
+    """False for lone surrogates, which JSON can carry and nothing can print."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
