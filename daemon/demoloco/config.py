@@ -175,7 +175,7 @@ class NodeConfig:
             )
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device):
             raise ConfigError(
-                f"device = {_shown(self.device)} is not known; "
+                f"device = {shown(self.device)} is not known; "
                 "choose auto, cpu, cuda, cuda:<number> or mps"
             )
 
@@ -189,7 +189,7 @@ def _check_fields(
         value = getattr(config, name)
         if not low <= value <= high:  # also refuses nan
             raise ConfigError(
-                f"{name} = {_shown(value)} is out of bounds: it must be {low:.6g} to {high:.6g}"
+                f"{name} = {shown(value)} is out of bounds: it must be {low:.6g} to {high:.6g}"
                 f"{_advice(config, name)}"
             )
     for name, allowed in choices.items():
@@ -197,7 +197,7 @@ def _check_fields(
         if value not in allowed:
             listed = ", ".join(str(one) for one in allowed)
             raise ConfigError(
-                f"{name} = {_shown(value)} is not known: it must be one of {listed}"
+                f"{name} = {shown(value)} is not known: it must be one of {listed}"
                 f"{_advice(config, name)}"
             )
 
@@ -210,14 +210,14 @@ def _advice(config: RunConfig | NodeConfig, name: str) -> str:
 def _check_name(name: str) -> None:
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise ConfigError(
-            f"name = {_shown(name)} must be 1 to 64 printable characters; choose another"
+            f"name = {shown(name)} must be 1 to 64 printable characters; choose another"
         )
 
 
 def _check_task(task: str) -> None:
     if len(task) > 256 or not re.fullmatch(r"[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?", task):
         raise ConfigError(
-            f"task = {_shown(task)} is not a task; "
+            f"task = {shown(task)} is not a task; "
             "name a built-in one, such as lm, or your own as module:attr"
         )
 
@@ -230,13 +230,13 @@ def _check_task_args(task_args: Mapping[str, Scalar]) -> None:
     for name, value in task_args.items():
         if len(name) > 64 or not (name.isascii() and name.isidentifier()):
             raise ConfigError(
-                f"task.{_shown(name)} is not a possible name; a task's setting is a Python name "
+                f"task.{shown(name)} is not a possible name; a task's setting is a Python name "
                 "of at most 64 ASCII characters"
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"task.{name} = {value} must be a finite number")
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"task.{name} = {_shown(value)} must fit in 64 bits")
+            raise ConfigError(f"task.{name} = {shown(value)} must fit in 64 bits")
         if isinstance(value, str) and (len(value) > MAX_TEXT or not _is_text(value)):
             raise ConfigError(
                 f"task.{name} must be valid Unicode text of at most {MAX_TEXT} characters"
@@ -248,7 +248,7 @@ def _check_ladder(ladder: tuple[int, ...], k: int) -> None:
     in_bounds = all(1 <= rung <= CHUNK_COEFFICIENTS for rung in ladder)
     if not (1 <= len(ladder) <= MAX_LADDER and rising and in_bounds):
         raise ConfigError(
-            f"ladder = {_shown(ladder)} must be 1 to {MAX_LADDER} rising numbers, each 1 to "
+            f"ladder = {shown(ladder)} must be 1 to {MAX_LADDER} rising numbers, each 1 to "
             f"{CHUNK_COEFFICIENTS}; leave it out for the default"
         )
     if k not in ladder:
@@ -264,11 +264,11 @@ def _check_address(name: str, address: str) -> None:
         guess = f"/ip4/{host}/tcp/{port}" if guessed else "/ip4/203.0.113.7/tcp/24470"
         end = f"/p2p/<peer id>; {_ASK_THE_PEER}" if name == "peers" else ""
         raise ConfigError(
-            f"{name}: {_shown(address)} is not a multiaddr; one looks like {guess}{end}"
+            f"{name}: {shown(address)} is not a multiaddr; one looks like {guess}{end}"
         )
     if name == "peers" and not re.search(r"/p2p/\w+$", address):
         raise ConfigError(
-            f"peers: {_shown(address)} does not say which node it is; "
+            f"peers: {shown(address)} does not say which node it is; "
             f"it must end in /p2p/<peer id>; {_ASK_THE_PEER}"
         )
 
@@ -276,7 +276,7 @@ def _check_address(name: str, address: str) -> None:
 _ASK_THE_PEER = "the other node prints its own address: demoloco status"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value as an error message can carry it, whoever sent it."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

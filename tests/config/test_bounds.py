@@ -1,0 +1,138 @@
+"""A configuration that exists is a possible one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demoloco import config
+from demoloco.config import NodeConfig, RunConfig
+from demoloco.errors import ConfigError
+
+PEER = "/ip4/203.0.113.7/tcp/24470/p2p/12D3KooWQzPy7F"
+
+
+def node(**values: Any) -> NodeConfig:
+    return NodeConfig(home=Path("/home"), **values)
+
+
+def with_room(name: str, value: float) -> dict[str, Any]:
+    """The value, and what other fields must be for it to be possible."""
+    room: dict[str, dict[str, Any]] = {
+        "k": {"ladder": (int(value),)},
+        "warmup_rounds": {"decay_rounds": 10**9, "warmup_rounds": min(int(value), 10**9 - 1)},
+        "decay_rounds": {"warmup_rounds": 0},
+    }
+    return {name: value} | room.get(name, {})
+
+
+def test_every_number_has_bounds() -> None:
+    numbers = {one.name for one in fields(RunConfig) if one.type in ("int", "float")}
+    assert numbers == set(config.RUN_BOUNDS) | {"bits"}
+    numbers = {one.name for one in fields(NodeConfig) if one.type in ("int", "float")}
+    assert numbers == set(config.NODE_BOUNDS)
+
+
+@pytest.mark.parametrize(("name", "bounds"), config.RUN_BOUNDS.items())
+def test_a_run_value_at_its_bounds_is_taken_and_one_beyond_is_refused(
+    name: str, bounds: tuple[float, float]
+) -> None:
+    low, high = bounds
+    RunConfig(**with_room(name, low))
+    RunConfig(**with_room(name, high))
+    step = 1 if isinstance(getattr(RunConfig(), name), int) else 1e-9 + high * 1e-6
+    for beyond in (low - step, high + step):
+        values: dict[str, Any] = {name: beyond}
+        with pytest.raises(ConfigError, match=rf"{name} = .*must be .* to .*default"):
+            RunConfig(**values)
+
+
+@pytest.mark.parametrize(("name", "bounds"), config.NODE_BOUNDS.items())
+def test_a_node_value_at_its_bounds_is_taken_and_one_beyond_is_refused(
+    name: str, bounds: tuple[float, float]
+) -> None:
+    low, high = bounds
+    node(**{name: low})
+    node(**{name: high})
+    for beyond in (low - 1, high + 1):
+        with pytest.raises(ConfigError, match=rf"{name} = .*must be .* to .*default"):
+            node(**{name: beyond})
+
+
+@pytest.mark.parametrize("name", ["alpha", "learning_rate", "quorum", "grace_seconds"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        RunConfig(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"method": "paper"}, "method = 'paper' .*decoupled, synced"),
+        ({"bits": 3}, "bits = 3 .*1, 2, 4, 8"),
+        ({"k": 63}, "k = 63 is not on the ladder; choose one of 8,16,32,64"),
+        ({"ladder": ()}, "ladder"),
+        ({"ladder": (64, 64)}, "rising"),
+        ({"ladder": (64, 32)}, "rising"),
+        ({"ladder": (0, 64)}, "each 1 to 4096"),
+        ({"ladder": (64, 4097)}, "each 1 to 4096"),
+        ({"ladder": tuple(range(60, 77))}, "1 to 16 rising"),
+        ({"name": ""}, "name"),
+        ({"name": "x" * 65}, "1 to 64"),
+        ({"name": "a\nb"}, "printable"),
+        ({"name": "\ud800"}, "printable"),
+        ({"task": "lm:"}, "module:attr"),
+        ({"task": "../lm"}, "module:attr"),
+        ({"task": "x" * 257}, "module:attr"),
+        ({"task_args": {"not a name": 1}}, "Python name"),
+        ({"task_args": {"größe": 1}}, "ASCII"),
+        ({"task_args": {"x" * 65: 1}}, "64"),
+        ({"task_args": {"depth": float("nan")}}, r"task\.depth .*finite"),
+        ({"task_args": {"depth": 2**63}}, "64 bits"),
+        ({"task_args": {"path": "\udcff"}}, "Unicode"),
+        ({"task_args": {"path": "x" * 4097}}, "4096"),
+        ({"task_args": {f"a{n}": n for n in range(257)}}, "too many"),
+        ({"warmup_rounds": 1000}, "decay_rounds = 1000 must be more than warmup_rounds = 1000"),
+    ],
+)
+def test_an_impossible_run_is_refused_in_words(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RunConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"peers": ("127.0.0.1:31337",)}, r"/ip4/127\.0\.0\.1/tcp/31337/p2p/<peer id>"),
+        ({"peers": ("somewhere",)}, "not a multiaddr; one looks like"),
+        ({"peers": ("/ip4/203.0.113.7/tcp/24470",)}, "which node it is.*demoloco status"),
+        ({"peers": (PEER + "/",)}, "must end in /p2p/"),
+        ({"listen": ()}, "listen is empty"),
+        ({"listen": ("0.0.0.0:24470",)}, r"listen: .*one looks like /ip4/0\.0\.0\.0/tcp/24470$"),
+        ({"announce": ("example.org",)}, "announce"),
+        ({"device": "gpu"}, "choose auto, cpu, cuda"),
+        ({"device": "cuda:x"}, "cuda:<number>"),
+        ({"log_level": "INFO"}, "debug, info, warning"),
+        ({"log_format": "logfmt"}, "text, json"),
+    ],
+)
+def test_an_impossible_node_is_refused_in_words(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        node(**values)
+
+
+def test_a_relayed_peer_and_a_numbered_gpu_are_possible() -> None:
+    relayed = f"{PEER}/p2p-circuit/p2p/12D3KooWother"
+    made = node(peers=(PEER, relayed), device="cuda:1")
+    assert made.peers == (PEER, relayed)
+    assert made.device == "cuda:1"
+
+
+def test_a_refusal_does_not_repeat_a_long_value() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig(method="x" * 60_000)
+    assert len(str(caught.value)) < 300
