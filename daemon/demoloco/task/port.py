@@ -1,7 +1,7 @@
 """What a user brings: a model, batches, a loss, an evaluation. Four methods make a task.
 
-A task is a class; its keyword arguments are the run's `task_args`. Optional class attributes: `defaults`, a dict of
-RunConfig fields that suit the task, and `unit`, the name of what a sample is.
+A task is a class; its keyword arguments are the run's `task_args`. Optional class attributes:
+`defaults`, a dict of RunConfig fields that suit the task, and `unit`, the name of what a sample is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ class Task(Protocol):
     """See the module's text; `examples/` and the README show whole ones."""
 
     def model(self) -> nn.Module:
-        """A freshly initialised model; torch's seed is set before the call, so all nodes could build the same."""
+        """A freshly initialised model; torch's seed is set before the call, so all nodes could
+        build the same."""
         ...
 
     def batches(self, shard: Shard, start: int) -> Iterator[Any]:
-        """Endless training batches of `shard.batch_size` samples from the `start`-th on, on `shard.device`.
+        """Endless training batches of `shard.batch_size` samples from the `start`-th on, on
+        `shard.device`.
 
-        Batch n must be the same after a restart: derive it from (seed, node, n)."""
+        Batch n must be the same after a restart: derive it from (seed, node, n).
+        """
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -42,5 +45,6 @@ class Task(Protocol):
         ...
 
     def evaluate(self, model: nn.Module, device: torch.device) -> float:
-        """Loss on the held-out part, the same part on every node; called without gradient and in eval mode."""
+        """Loss on the held-out part, the same part on every node; called without gradient and in
+        eval mode."""
         ...

@@ -1,7 +1,8 @@
 """What the node asks of the process that owns all tensors, and what it hears from it.
 
-Commands are carried out in the order in which they are given; between two inner steps the worker looks for new
-ones, so a correction reaches the model while it trains. The worker maps agreed states from files, read-only.
+Commands are carried out in the order in which they are given; between two inner steps the worker
+looks for new ones, so a correction reaches the model while it trains. The worker maps agreed states
+from files, read-only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from demoloco.config import RunConfig, Scalar
 from demoloco.types import Round
 
 
-# -- what the worker is told ------------------------------------------------------------------------------------------
+# -- what the worker is told ---------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Describe:
     """Load the task and build its model; answered by Described."""
@@ -45,7 +46,8 @@ class WriteInitial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakeAgreed:
-    """The own model becomes IDCT(agreed); nothing is owed. Inner optimizer afresh. Answered by Corrected."""
+    """The own model becomes IDCT(agreed); nothing is owed. Inner optimizer afresh. Answered by
+    Corrected."""
 
     agreed: Path
     round: Round
@@ -53,17 +55,20 @@ class TakeAgreed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restore:
-    """Load the checkpoint, move it from its round's agreed state to `agreed`, take out what was told since."""
+    """Load the checkpoint, move it from its round's agreed state to `agreed`, take out what was
+    told since."""
 
     checkpoint: Path
     agreed: Path
     round: Round
-    told_since: tuple[bytes, ...]  # coefficient bodies of own packets in manifests after the checkpoint
+    told_since: tuple[
+        bytes, ...
+    ]  # coefficient bodies of own packets in manifests after the checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train:
-    """Make `steps` inner steps for `round`; answered by Trained. A Train while training is ignored."""
+    """Make `steps` inner steps for `round`; answered by Trained. Ignored while training."""
 
     round: Round
     steps: int
@@ -76,7 +81,8 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contribute:
-    """Make a packet body from what is owed against `agreed`. Answered by Contributed; `ticket` comes back."""
+    """Make a packet body from what is owed against `agreed`. Answered by Contributed; `ticket`
+    comes back."""
 
     ticket: int
     agreed: Path
@@ -85,8 +91,9 @@ class Contribute:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Correct:
-    """The agreed state moved from `before` to `after`; `told` and `untold` are own packets' coefficient bodies
-    that entered and left the winning chain by this. Answered by Corrected, then by Evaluated where one is due."""
+    """The agreed state moved from `before` to `after`; `told` and `untold` are own packets'
+    coefficient bodies that entered and left the winning chain by this. Answered by Corrected,
+    then by Evaluated where one is due."""
 
     before: Path
     after: Path
@@ -111,14 +118,25 @@ class Stop:
 
 
 Command = (
-    Describe | Begin | WriteInitial | TakeAgreed | Restore | Train | Cut | Contribute | Correct | SaveCheckpoint | Stop
+    Describe
+    | Begin
+    | WriteInitial
+    | TakeAgreed
+    | Restore
+    | Train
+    | Cut
+    | Contribute
+    | Correct
+    | SaveCheckpoint
+    | Stop
 )
 
 
-# -- what the worker tells --------------------------------------------------------------------------------------------
+# -- what the worker tells -------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """`layout`: canonical bytes of codec.layout; `defaults`: RunConfig fields that the task prefers."""
+    """`layout`: canonical bytes of codec.layout; `defaults`: RunConfig fields that the task
+    prefers."""
 
     layout: bytes
     defaults: dict[str, Scalar]
@@ -194,8 +212,17 @@ class Saved:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NotSaved:
+    """A checkpoint could not be written; the one before it is as it was, and training goes on."""
+
+    head: bytes
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The user's task or configuration is at fault: `fix` says what to do. The process ends after this."""
+    """The user's task or configuration is at fault: `fix` says what to do. The process ends after
+    this."""
 
     why: str
     fix: str = ""
@@ -219,6 +246,7 @@ WorkerEvent = (
     | Corrected
     | Evaluated
     | Saved
+    | NotSaved
     | Failed
     | Died
 )

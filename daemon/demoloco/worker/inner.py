@@ -1,0 +1,139 @@
+"""The inner loop: AdamW on one node's own batches. It knows of no round, packet or peer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from demoloco.config import RunConfig
+from demoloco.errors import ConfigError
+from demoloco.task.port import Shard, Task
+from demoloco.worker.device import autocast
+from demoloco.worker.faults import TaskFault, in_task
+
+BETAS = (0.9, 0.95)
+MAX_BAD_STEPS = 10  # in a row, before the run's settings are to blame
+
+
+def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
+    """AdamW, fused where the device has it; vectors (gains, biases) do not decay."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise ConfigError(
+            "no parameter of the model is trained\nfix: leave requires_grad on for what is to learn"
+        )
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in trained)
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=config.learning_rate, betas=BETAS, fused=fused
+    )
+
+
+@dataclass
+class Trainer:
+    """One model in training, and how far its data has been read."""
+
+    task: Task
+    model: nn.Module
+    device: torch.device
+    config: RunConfig
+    accumulate: int
+    seed: int
+    node: str
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1 or self.config.batch_size % self.accumulate:
+            fitting = [
+                str(n)
+                for n in range(1, self.config.batch_size + 1)
+                if self.config.batch_size % n == 0
+            ]
+            raise ConfigError(
+                f"a batch of {self.config.batch_size} does not divide into {self.accumulate} parts"
+                f"\nfix: --accumulate {', '.join(fitting)}"
+            )
+        self.optimizer = make_optimizer(self.model, self.config)
+        self.bad_steps = 0  # in a row
+        self.seek(0)
+
+    @property
+    def micro_batch(self) -> int:
+        return self.config.batch_size // self.accumulate
+
+    def forget_moments(self) -> None:
+        """Start the inner optimizer afresh: its moments belong to another model."""
+        self.optimizer = make_optimizer(self.model, self.config)
+
+    def seek(self, samples: int) -> None:
+        """Go on with the data after so many samples; also when micro-batches had another size before."""
+        first = math.ceil(samples / self.micro_batch)
+        self.samples_read = first * self.micro_batch
+        shard = Shard(self.seed, self.node, self.micro_batch, self.device)
+        with in_task("batches"):
+            self.batches: Iterator[Any] = iter(self.task.batches(shard, first))
+
+    def step(self, learning_rate: float) -> float | None:
+        """One inner step; its loss, or None if loss or gradient were not finite and the step was
+        not taken.
+
+        Raises: TaskFault in the task's own code, ConfigError after MAX_BAD_STEPS bad steps in a
+        row.
+        """
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        for _ in range(self.accumulate):
+            loss = self._loss(self._next_batch()) / self.accumulate
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        limit = self.config.clip_norm or math.inf
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        value = float(total)
+        if not math.isfinite(value) or not bool(norm.isfinite()):
+            self._skip(value)
+            return None
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        self.bad_steps = 0
+        return value
+
+    def evaluate(self) -> float:
+        """Loss on the held-out part, without touching the state of training."""
+        self.model.eval()
+        with torch.no_grad(), in_task("evaluate"):
+            return float(self.task.evaluate(self.model, self.device))
+
+    def _next_batch(self) -> Any:
+        with in_task("batches"):
+            batch = next(self.batches)
+        self.samples_read += self.micro_batch
+        return batch
+
+    def _loss(self, batch: Any) -> Tensor:
+        with in_task("loss"), autocast(self.device):
+            loss = self.task.loss(self.model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TaskFault(
+                "the task's loss is not one number with a gradient",
+                "return the batch's mean loss as a tensor",
+            )
+        return loss.float().reshape(())
+
+    def _skip(self, loss: float) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.bad_steps += 1
+        if self.bad_steps >= MAX_BAD_STEPS:
+            raise ConfigError(
+                f"{self.bad_steps} inner steps in a row had no finite loss or gradient ({loss})"
+                f"\nfix: a smaller --set learning_rate (now {self.config.learning_rate:g}),"
+                " a longer warm-up, or look for a division by zero in the task's loss"
+            )

@@ -1,0 +1,338 @@
+"""The worker: carries out commands in order, and between them makes inner steps.
+
+    while the node lives:
+        a command waits?   carry it out
+        inner steps left?  make one
+        else               wait for a command
+
+The same loop runs in the child process (`serve`) and, step by step, inside a test (`memory.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+import torch
+
+from demoloco.errors import ConfigError, StoreError
+from demoloco.task.load import load_task
+from demoloco.task.port import Task
+from demoloco.types import Round
+from demoloco.worker import checkpoint, device, saved
+from demoloco.worker.faults import TaskFault, in_task, verdict
+from demoloco.worker.inner import Trainer
+from demoloco.worker.own import OwnModel
+from demoloco.worker.port import (
+    Begin,
+    Command,
+    Contribute,
+    Contributed,
+    Correct,
+    Corrected,
+    Cut,
+    Describe,
+    Described,
+    Evaluated,
+    InitialWritten,
+    NotSaved,
+    Progress,
+    Ready,
+    Restore,
+    SaveCheckpoint,
+    Saved,
+    Stop,
+    TakeAgreed,
+    Train,
+    Trained,
+    WorkerEvent,
+    WriteInitial,
+)
+from demoloco.worker.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Emit = Callable[[WorkerEvent], None]
+PROGRESS_SECONDS = 0.25
+
+
+def serve(inbox: queue.SimpleQueue[Command], emit: Emit) -> bool:
+    """Carry out commands until Stop; False if something failed, which has been told."""
+    loop = Loop(emit)
+    while True:
+        try:
+            command = inbox.get(block=not loop.training)
+        except queue.Empty:
+            command = None
+        if isinstance(command, Stop):
+            return True
+        if not loop.advance(command):
+            return False
+
+
+@dataclass
+class Stint:
+    """The inner steps of one Train."""
+
+    round: Round
+    steps: int
+    began: float
+    done: int = 0
+    samples: int = 0
+    loss_sum: float = 0.0
+    good: int = 0  # steps with a finite loss
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.good if self.good else math.nan
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What Describe built."""
+
+    order: Describe
+    task: Task
+    model: nn.Module
+    device: torch.device
+    own: OwnModel
+
+
+class Loop:
+    """All of one worker's state; `advance` is one turn of the loop in the module's text."""
+
+    def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit = emit
+        self._clock = clock
+        self._subject: Subject | None = None
+        self._trainer: Trainer | None = None
+        self._stint: Stint | None = None
+        self._shown = Stint(Round(0), 0, 0.0)  # the stint as the last Progress told it
+        self._round = Round(0)  # of the agreed state that the model stands on
+        self._inner_steps = 0
+
+    @property
+    def training(self) -> bool:
+        """Whether inner steps are under way."""
+        return self._stint is not None
+
+    def advance(self, command: Command | None) -> bool:
+        """Carry out a command or else make an inner step; False if it failed, which has been told."""
+        try:
+            if command is not None:
+                self._carry_out(command)
+            elif self._stint is not None:
+                self._step(self._stint)
+        except (
+            Exception
+        ) as error:  # one of the three walls: the node must hear of it, whatever it is
+            self._stint = None
+            self._emit(verdict(error))
+            return False
+        return True
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Describe():
+                self._on_describe(command)
+            case Begin():
+                self._on_begin(command)
+            case WriteInitial(path=path):
+                self._own.write_initial(path)
+                self._emit(InitialWritten(path=path))
+            case TakeAgreed(agreed=agreed, round=round):
+                self._own.take(agreed)
+                self._training.forget_moments()
+                self._stand_on(round)
+            case Restore():
+                self._on_restore(command)
+            case Train(round=round, steps=steps):
+                self._on_train(round, steps)
+            case Cut():
+                if self._stint is not None:
+                    self._finish(self._stint)
+            case Contribute(ticket=ticket, agreed=agreed, k=k):
+                self._emit(Contributed(ticket=ticket, body=self._own.contribute(agreed, k), k=k))
+            case Correct():
+                self._on_correct(command)
+            case SaveCheckpoint():
+                self._on_save(command)
+            case Stop():
+                self._stint = None
+            case _:
+                assert_never(command)
+
+    # -- inner steps ------------------------------------------------------------------------------
+    def _on_train(self, round: Round, steps: int) -> None:
+        if self._stint is not None:
+            return
+        self._stint = Stint(round, steps, self._clock())
+        self._shown = Stint(round, steps, self._stint.began)
+        if steps < 1:
+            self._finish(self._stint)
+
+    def _step(self, stint: Stint) -> None:
+        trainer = self._training
+        rate = learning_rate(trainer.config, stint.round, (stint.done + 1) / stint.steps)
+        loss = trainer.step(rate)
+        stint.done += 1
+        if loss is not None:
+            self._inner_steps += 1
+            stint.good += 1
+            stint.loss_sum += loss
+            stint.samples += trainer.config.batch_size
+        last = stint.done == stint.steps
+        if last or self._clock() - self._shown.began >= PROGRESS_SECONDS:
+            self._show(stint, rate)
+        if last:
+            self._finish(stint)
+
+    def _show(self, stint: Stint, rate: float) -> None:
+        shown, now = self._shown, self._clock()
+        good = stint.good - shown.good
+        self._emit(
+            Progress(
+                round=stint.round,
+                step=stint.done,
+                steps=stint.steps,
+                loss=(stint.loss_sum - shown.loss_sum) / good if good else math.nan,
+                samples_per_second=(stint.samples - shown.samples) / max(now - shown.began, 1e-9),
+                learning_rate=rate,
+            )
+        )
+        self._shown = Stint(
+            stint.round, stint.steps, now, stint.done, stint.samples, stint.loss_sum, stint.good
+        )
+
+    def _finish(self, stint: Stint) -> None:
+        self._stint = None
+        self._emit(
+            Trained(round=stint.round, steps=stint.done, samples=stint.samples, loss=stint.loss)
+        )
+
+    # -- beginning --------------------------------------------------------------------------------
+    def _on_describe(self, order: Describe) -> None:
+        if order.threads:
+            torch.set_num_threads(order.threads)
+        where = device.choose(order.device)
+        task = load_task(order.task, order.task_args)
+        torch.manual_seed(order.seed)
+        with in_task("model"):
+            model = task.model()
+            if not isinstance(model, torch.nn.Module):
+                raise TaskFault(
+                    f"the task's model is a {type(model).__name__}",
+                    "return a torch.nn.Module from model()",
+                )
+            model.to(where)
+        own = OwnModel(model, where)
+        self._subject = Subject(order, task, model, where, own)
+        self._emit(
+            Described(
+                layout=own.layout.to_bytes(),
+                defaults=dict(getattr(task, "defaults", {})),
+                device=device.name_of(where),
+                unit=str(getattr(task, "unit", "samples")),
+            )
+        )
+
+    def _on_begin(self, order: Begin) -> None:
+        subject = self._described
+        self._own.begin(order.config)
+        self._trainer = Trainer(
+            task=subject.task,
+            model=subject.model,
+            device=subject.device,
+            config=order.config,
+            accumulate=order.accumulate,
+            seed=order.config.seed,
+            node=subject.order.node,
+        )
+        self._emit(Ready())
+
+    # -- rounds -----------------------------------------------------------------------------------
+    def _on_correct(self, order: Correct) -> None:
+        self._own.correct(order.before, order.after, order.told, order.untold)
+        self._stand_on(order.round)
+        if order.evaluate:
+            self._emit(Evaluated(round=order.round, loss=self._training.evaluate()))
+
+    def _stand_on(self, round: Round) -> None:
+        self._round = round
+        self._emit(Corrected(round=round))
+
+    # -- checkpoints ------------------------------------------------------------------------------
+    def _on_save(self, order: SaveCheckpoint) -> None:
+        began = self._clock()
+        counters = checkpoint.Counters(
+            round=self._round,
+            head=order.head.hex(),
+            layout=self._own.layout.digest.hex(),
+            samples_read=self._training.samples_read,
+            inner_steps=self._inner_steps,
+        )
+        try:
+            written = checkpoint.write(order.directory, counters, self._fill, order.agreed)
+        except StoreError as error:
+            self._emit(NotSaved(head=order.head, why=str(error)))
+            return
+        self._emit(Saved(head=order.head, seconds=self._clock() - began, size=written.size))
+
+    def _fill(self, directory: Path) -> None:
+        subject = self._described
+        saved.save(directory, saved.MODEL, saved.state_of(subject.model))
+        saved.save(directory, saved.OPTIMIZER, saved.moments_of(self._training.optimizer))
+        saved.save(directory, saved.MEMORY, self._own.memory)
+        saved.save(directory, saved.RANDOM, saved.random_state(subject.device))
+
+    def _on_restore(self, order: Restore) -> None:
+        found = _checked(order.checkpoint)
+        subject, own, trainer = self._described, self._own, self._training
+        if found.counters.layout != own.layout.digest.hex():
+            raise StoreError(
+                f"the checkpoint {found.path} is of another model\nfix: rm -r {found.path}"
+            )
+        saved.copy_into(saved.state_of(subject.model), saved.load(found.path, saved.MODEL))
+        trainer.forget_moments()
+        saved.load_moments(trainer.optimizer, saved.load(found.path, saved.OPTIMIZER))
+        own.memory = {
+            name: t.to(subject.device) for name, t in saved.load(found.path, saved.MEMORY).items()
+        }
+        trainer.seek(found.counters.samples_read)
+        self._inner_steps = found.counters.inner_steps
+        own.follow(found.path / checkpoint.AGREED, order.agreed, order.told_since)
+        saved.load_random_state(subject.device, saved.load(found.path, saved.RANDOM))
+        self._stand_on(order.round)
+
+    # -- what must have been said before ----------------------------------------------------------
+    @property
+    def _described(self) -> Subject:
+        assert self._subject is not None, "Describe comes first"
+        return self._subject
+
+    @property
+    def _own(self) -> OwnModel:
+        return self._described.own
+
+    @property
+    def _training(self) -> Trainer:
+        assert self._trainer is not None, "Begin comes first"
+        return self._trainer
+
+
+def _checked(path: Path) -> checkpoint.Checkpoint:
+    """The checkpoint itself, or the newest whole one of a directory of them."""
+    if path.name.isdecimal():
+        return checkpoint.read(path)
+    found = checkpoint.newest_whole(path)
+    if found is None:
+        raise ConfigError(
+            f"there is no whole checkpoint in {path}\nfix: start without it (rm -r {path})"
+        )
+    return found

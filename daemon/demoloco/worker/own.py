@@ -1,0 +1,113 @@
+"""The own model as the outer method sees it: a stack of chunks, against agreed states in files.
+
+The agreed tensors are the model's floating-point parameters and persistent buffers, in the order of
+the model, tied ones once. What has not been told lives in the model itself and, for methods that
+need one, in `memory`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from demoloco.codec.chunks import to_chunks, write_chunks
+from demoloco.codec.dct import dct, idct
+from demoloco.codec.layout import CHUNK, EDGE, Layout, layout_of
+from demoloco.codec.packet import PacketSpec, Sparse, decode
+from demoloco.config import RunConfig
+from demoloco.errors import StoreError
+from demoloco.outer.methods import method
+from demoloco.types import TensorShape
+from demoloco.worker.saved import state_of
+
+
+class OwnModel:
+    """A model's agreed tensors and how they move: what is told of them, what a round adds."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.device = device
+        self.tensors = {
+            name: tensor for name, tensor in state_of(model).items() if tensor.is_floating_point()
+        }
+        shapes = (
+            TensorShape(name=name, shape=tuple(tensor.shape))
+            for name, tensor in self.tensors.items()
+        )
+        self.layout: Layout = layout_of(shapes)
+
+    def begin(self, config: RunConfig) -> None:
+        """Use the run's method; nothing is owed yet."""
+        self._method = method(config.method, alpha=config.alpha, beta=config.beta)
+        self._spec = PacketSpec.of(self.layout, bits=config.bits, ladder=config.ladder)
+        self.memory: dict[str, Tensor] = {}
+
+    def write_initial(self, path: Path) -> None:
+        """Write DCT(model) as an agreed state; durable on return."""
+        coefficients = dct(self._chunks()).reshape(-1, CHUNK).cpu().numpy()
+        with open(path, "wb") as file:
+            file.write(np.ascontiguousarray(coefficients, "<f4").data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def take(self, agreed: Path) -> None:
+        """Become IDCT(agreed); nothing is owed."""
+        self.memory = {}
+        self._write(idct(self._map(agreed)))
+
+    def contribute(self, agreed: Path, k: int) -> bytes:
+        """The packet body of what is owed against `agreed`."""
+        own = self._chunks()
+        made = self._method.contribute(own, self._map(agreed), self.memory, self._spec, k)
+        self.memory = made.memory
+        if made.own is not own:
+            self._write(made.own)
+        return made.body
+
+    def correct(
+        self, before: Path, after: Path, told: Sequence[bytes], untold: Sequence[bytes]
+    ) -> None:
+        """Follow the agreed state; own packets entered (told) and left (untold) the chain by it."""
+        own, self.memory = self._method.correct(
+            self._chunks(),
+            self._map(before),
+            self._map(after),
+            self._read(told),
+            self._read(untold),
+            self.memory,
+        )
+        self._write(own)
+
+    def follow(self, then: Path, now: Path, told_since: Sequence[bytes]) -> None:
+        """Move from a checkpoint's agreed state to today's; what was told since is not owed."""
+        agreed_then, agreed_now = self._map(then), self._map(now)
+        if not told_since and torch.equal(agreed_then, agreed_now):
+            return  # the very bits that were saved
+        own, self.memory = self._method.restore(
+            self._chunks(), agreed_then, agreed_now, self._read(told_since), self.memory
+        )
+        self._write(own)
+
+    def _chunks(self) -> Tensor:
+        return to_chunks(self.tensors, self.layout)
+
+    def _write(self, chunks: Tensor) -> None:
+        write_chunks(chunks, self.tensors, self.layout)
+
+    def _read(self, bodies: Sequence[bytes]) -> list[Sparse]:
+        return [decode(body, self._spec) for body in bodies]
+
+    def _map(self, agreed: Path) -> Tensor:
+        """Shapes: (chunks, 64, 64) float32, on the model's device."""
+        wanted = self.layout.chunks * CHUNK * 4
+        if agreed.stat().st_size != wanted:
+            raise StoreError(
+                f"the agreed state {agreed} has {agreed.stat().st_size} bytes instead of {wanted}"
+            )
+        # Copy on write: torch wants an array that it may write to; the file stays as it is.
+        mapped = np.memmap(agreed, "<f4", "c", shape=(self.layout.chunks, EDGE, EDGE))
+        return torch.from_numpy(mapped).to(self.device)
