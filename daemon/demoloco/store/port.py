@@ -1,8 +1,9 @@
 """What the node keeps: blobs under digests, the manifest log, agreed states, its place in the run.
 
-Rules for every adapter: what a method has returned from survives a power cut; nothing that was damaged on disk is
-ever handed out as whole; foreign exceptions end here as StoreError with the bytes needed and free where it is about
-space. An agreed state never changes once it has a name: readers keep what they opened.
+Rules for every adapter: what a method has returned from survives a power cut; nothing that was
+damaged on disk is ever handed out as whole; foreign exceptions end here as StoreError with the
+bytes needed and free where it is about space. An agreed state never changes once it has a name:
+readers keep what they opened.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ class BlobReader(Protocol):
 
     size: int
 
-    def read(self, offset: int, length: int) -> bytes: ...
+    def read(self, offset: int, length: int) -> bytes:
+        """At most `length` bytes from `offset` on, fewer where the blob ends."""
+        ...
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
-    """One run in one home. Methods may block on the disk: the node calls the large ones in a thread."""
+    """One run in one home. Methods may block on the disk: the node calls the large ones in a
+    thread."""
 
     # -- blobs: packets, the genesis -------------------------------------------------------------
     def put(self, blob: bytes) -> Digest: ...
@@ -43,8 +47,14 @@ class Store(Protocol):
         ...
 
     # -- the log ----------------------------------------------------------------------------------
-    def append(self, sealed: bytes, head: Head, parent: Digest) -> Digest:
-        """Keep a sealed manifest; its digest. Does not move the head. Idempotent."""
+    def append(
+        self, sealed: bytes, head: Head, parent: Digest, packets: Sequence[Digest] = ()
+    ) -> Digest:
+        """Keep a sealed manifest; its digest. Does not move the head. Idempotent.
+
+        `packets` are the blobs that it names, so that `prune` knows how long they are wanted.
+        Raises: ValueError if `head.digest` is not the digest of `sealed`.
+        """
         ...
 
     def manifest(self, digest: Digest) -> bytes | None: ...
@@ -58,9 +68,12 @@ class Store(Protocol):
         ...
 
     # -- agreed states ----------------------------------------------------------------------------
-    def create_state(self, head: Head, fill: Callable[[Coefficients], None], chunks: int) -> Snapshot:
-        """Write the agreed state after `head`: `fill` gets a writable (chunks, 4096) array of zeros; then it is
-        digested, made durable and given its name. Idempotent for a state that exists."""
+    def create_state(
+        self, head: Head, fill: Callable[[Coefficients], None], chunks: int
+    ) -> Snapshot:
+        """Write the agreed state after `head`: `fill` gets a writable (chunks, 4096) array of
+        zeros; then it is digested, made durable and given its name. Idempotent for a state that
+        exists."""
         ...
 
     def state(self, digest: Digest) -> Coefficients | None:
@@ -81,16 +94,24 @@ class Store(Protocol):
 
     # -- snapshots for others ---------------------------------------------------------------------
     def served_snapshot(self) -> Snapshot | None:
-        """The newest kept state whose round `snapshot_every` divides (round 0 included), else the head's."""
+        """The newest kept state whose round `snapshot_every` divides (round 0 included), else the
+        head's."""
         ...
 
     # -- fetching a snapshot ----------------------------------------------------------------------
     def missing_parts(self, snapshot: Snapshot) -> tuple[BlobRef, ...]:
-        """What a fetch that was broken off left to get."""
+        """What a fetch that was broken off left to get, each part once.
+
+        The snapshot's size is the caller's to check before: disk is taken for all of it.
+        """
         ...
 
     def put_part(self, snapshot: Snapshot, part: BlobRef, data: bytes) -> None:
-        """Keep one checked blob of a snapshot that is being fetched."""
+        """Keep one checked blob of a snapshot that is being fetched.
+
+        One snapshot is fetched at a time: the first part of another one drops what was there.
+        Raises: ValueError if `data` is not this part, or the part not of this snapshot.
+        """
         ...
 
     def finish_snapshot(self, snapshot: Snapshot, chunks: int) -> None:
@@ -99,18 +120,28 @@ class Store(Protocol):
 
     # -- housekeeping -----------------------------------------------------------------------------
     def checkpoint_dir(self) -> Path:
-        """Where the worker keeps its checkpoint; the worker writes, renames and fsyncs there itself."""
+        """Where the worker keeps its checkpoint; the worker writes, renames and fsyncs there
+        itself."""
         ...
 
     def note(self, key: str, value: bytes) -> None:
-        """Durably keep a small value under a name: the node's own notes (run, counters, known peers)."""
+        """Durably keep a small value under a name: the node's own notes (run, counters, known
+        peers)."""
         ...
 
     def noted(self, key: str) -> bytes | None: ...
 
     def prune(self, keep: Iterable[Digest], depth: int, snapshot_every: int) -> None:
-        """Bound the disk: keep the head's last `depth` rounds (states, manifests' packets), the states in `keep`,
-        the two newest snapshot rounds with all packets since the older of them, and every manifest since then."""
+        """Bound the disk.
+
+        Stays: the head's last `depth` rounds, the two newest snapshot rounds on its chain, all
+        packets and manifests since the older of them, and whatever `keep` names: states,
+        manifests or blobs. The genesis is a blob like any other: name it.
+        """
+        ...
+
+    def used_bytes(self) -> int:
+        """Bytes that all of this takes."""
         ...
 
     def close(self) -> None: ...
