@@ -1,9 +1,10 @@
 """Which tensors of a model are agreed, and where each lies in the stack of 64×64 chunks.
 
-Shape arithmetic only: the daemon uses it without torch. Tensors of two and more dimensions that fill at least one
-chunk are flattened to (first dimension, rest), padded to multiples of 64 and cut into chunks of their own; all
-others are concatenated, in order, into chunks that they share. The layout's bytes are canonical, so that its digest
-tells whether two nodes have the same model.
+Shape arithmetic only: the daemon uses it without torch. A tensor of two and more dimensions is
+flattened to (first dimension, rest), padded to multiples of 64 and cut into chunks of its own,
+where it fills at least one chunk and half of all that it gets; all others are concatenated, in
+order, into chunks that they share. The layout's bytes are canonical, so that its digest tells
+whether two nodes have the same model.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class Group:
     def chunks(self) -> int:
         return self.rows * self.columns
 
+    @property
+    def shared(self) -> bool:
+        """Whether the tensors lie one after the other instead of one as a matrix of tiles."""
+        return len(self.tensors) != 1 or not _has_own_chunks(self.tensors[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -71,7 +77,8 @@ class Layout:
 def layout_of(tensors: Iterable[TensorShape]) -> Layout:
     """Lay the tensors out in their given order, large ones first, then all small ones together.
 
-    Raises: ConfigError for an empty model, a repeated name or a model beyond MAX_TENSORS or MAX_CHUNKS.
+    Raises: ConfigError for an empty model, a repeated name or a model beyond MAX_TENSORS or
+    MAX_CHUNKS.
     """
     shapes = tuple(tensors)
     _check(shapes)
@@ -79,10 +86,10 @@ def layout_of(tensors: Iterable[TensorShape]) -> Layout:
     small: list[TensorShape] = []
     first = 0
     for tensor in shapes:
-        rows, columns = flat_shape(tensor.shape)
-        if len(tensor.shape) < 2 or rows * columns < CHUNK:
+        if not _has_own_chunks(tensor):
             small.append(tensor)
             continue
+        rows, columns = flat_shape(tensor.shape)
         groups.append(Group(first, _tiles(rows), _tiles(columns), (tensor,)))
         first += groups[-1].chunks
     if small:
@@ -90,7 +97,9 @@ def layout_of(tensors: Iterable[TensorShape]) -> Layout:
         groups.append(Group(first, 1, math.ceil(values / CHUNK), tuple(small)))
     layout = Layout(shapes, tuple(groups))
     if layout.chunks > MAX_CHUNKS:
-        raise ConfigError(f"the model has {layout.parameters} values; the limit is {MAX_CHUNKS * CHUNK}")
+        raise ConfigError(
+            f"the model has {layout.parameters} values; the limit is {MAX_CHUNKS * CHUNK}"
+        )
     return layout
 
 
@@ -131,13 +140,22 @@ def flat_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return (1, math.prod(shape)) if len(shape) < 2 else (shape[0], math.prod(shape[1:]))
 
 
+def _has_own_chunks(tensor: TensorShape) -> bool:
+    rows, columns = flat_shape(tensor.shape)
+    values = rows * columns
+    padded = _tiles(rows) * _tiles(columns) * CHUNK
+    return len(tensor.shape) > 1 and values >= CHUNK and padded <= 2 * values
+
+
 def _tiles(length: int) -> int:
     return math.ceil(length / EDGE)
 
 
 def _check(shapes: tuple[TensorShape, ...]) -> None:
     if not shapes:
-        raise ConfigError("the model has no floating-point parameters, so there is nothing to agree on")
+        raise ConfigError(
+            "the model has no floating-point parameters, so there is nothing to agree on"
+        )
     if len(shapes) > MAX_TENSORS:
         raise ConfigError(f"the model has {len(shapes)} tensors; the limit is {MAX_TENSORS}")
     if len({tensor.name for tensor in shapes}) != len(shapes):

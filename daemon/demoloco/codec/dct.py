@@ -1,0 +1,59 @@
+"""The orthonormal DCT-II of 64×64 chunks, as two matrix products over the whole stack. torch.
+
+Rule: full float32 products, whatever precision the task has chosen for its own: the outer momentum
+is a small difference of large coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from demoloco.codec.layout import EDGE
+
+
+def dct(chunks: Tensor) -> Tensor:
+    """Coefficients of each chunk, (chunks, 64, 64) float32 -> the same shape.
+
+    Source: DeMo, arXiv:2411.19870.
+    """
+    basis = _basis(chunks.device)
+    return _sandwich(basis, chunks, basis.T)
+
+
+def idct(coefficients: Tensor) -> Tensor:
+    """Inverse of `dct`."""
+    basis = _basis(coefficients.device)
+    return _sandwich(basis.T, coefficients, basis)
+
+
+@torch.no_grad()
+def _sandwich(left: Tensor, chunks: Tensor, right: Tensor) -> Tensor:
+    with _full_precision(chunks.device.type):
+        rows = (chunks.reshape(-1, EDGE) @ right).view(-1, EDGE, EDGE)
+        return torch.matmul(left, rows)
+
+
+@contextmanager
+def _full_precision(device_type: str) -> Iterator[None]:
+    chosen = torch.get_float32_matmul_precision()
+    with torch.autocast(device_type, enabled=False):
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(chosen)
+
+
+@lru_cache(maxsize=8)
+def _basis(device: torch.device) -> Tensor:
+    """Row u is the cosine of frequency u."""
+    frequency = np.arange(EDGE)[:, None]
+    basis = np.cos(np.pi * (np.arange(EDGE) + 0.5) * frequency / EDGE) * np.sqrt(2 / EDGE)
+    basis[0] /= np.sqrt(2)
+    return torch.from_numpy(basis.astype(np.float32)).to(device)

@@ -1,0 +1,114 @@
+"""What a node does with its own model: the arithmetic that all methods share. torch.
+
+Rules: values in, values out, nothing that was passed in is written to; a slab of chunks at a time,
+so that beside model and agreed state little memory is needed. Agreed states are in the DCT domain
+(chunks, 4096), own models in the spatial one (chunks, 64, 64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from demoloco.codec.dct import dct, idct
+from demoloco.codec.layout import CHUNK, EDGE
+from demoloco.codec.packet import Sparse
+
+SLAB = 1024  # chunks: 16 MiB
+
+Agreed = Tensor | NDArray[np.float32]
+"""An agreed state as a tensor, or as an array that may be a read-only map of a file."""
+
+
+def momentum(agreed: Agreed, own: Tensor) -> Tensor:
+    """What I learnt and have not told: A − DCT(x), (chunks, 4096) on the model's device."""
+    return _by_slab(own, lambda slab: slab_momentum(agreed, own, slab)).view(-1, CHUNK)
+
+
+def model_of(agreed: Agreed, like: Tensor) -> Tensor:
+    """IDCT(A), on the device of `like`: the model of a node that owes nothing."""
+    return _by_slab(like, lambda slab: to_model(read(agreed, slab, like.device)))
+
+
+def moved(
+    own: Tensor,
+    before: Agreed,
+    after: Agreed,
+    told: Sequence[Sparse] = (),
+    untold: Sequence[Sparse] = (),
+) -> Tensor:
+    """x + IDCT(told − untold + after − before): the model moves with A, what was told leaves."""
+
+    def move(slab: slice) -> Tensor:
+        change = read(after, slab, own.device) - read(before, slab, own.device)
+        add(change, told, slab)
+        add(change, untold, slab, sign=-1.0)
+        return own[slab] + to_model(change)
+
+    return _by_slab(own, move)
+
+
+def restored(own: Tensor, then: Agreed, now: Agreed, told_since: Sequence[Sparse]) -> Tensor:
+    """IDCT(A_now − d), d = A_then − DCT(x) without the coefficients that were told since."""
+
+    def restore(slab: slice) -> Tensor:
+        owed = slab_momentum(then, own, slab)
+        forget(owed, told_since, slab)
+        return to_model(read(now, slab, own.device) - owed)
+
+    return _by_slab(own, restore)
+
+
+# -- one slab ------------------------------------------------------------------------------------
+def slabs(chunks: int) -> Iterator[slice]:
+    """The stack in parts of at most SLAB chunks."""
+    for start in range(0, chunks, SLAB):
+        yield slice(start, min(start + SLAB, chunks))
+
+
+def slab_momentum(agreed: Agreed, own: Tensor, slab: slice) -> Tensor:
+    """`momentum` of these chunks."""
+    return read(agreed, slab, own.device) - dct(own[slab]).view(-1, CHUNK)
+
+
+def read(agreed: Agreed, slab: slice, device: torch.device) -> Tensor:
+    """These chunks of an agreed state on a device; not to be written to."""
+    if isinstance(agreed, Tensor):
+        return agreed[slab].to(device)
+    return torch.from_numpy(np.array(agreed[slab])).to(device)  # a copy: a map may be read-only
+
+
+def to_model(coefficients: Tensor) -> Tensor:
+    """IDCT of (chunks, 4096), as chunks of the model."""
+    return idct(coefficients.view(-1, EDGE, EDGE))
+
+
+def add(coefficients: Tensor, packets: Sequence[Sparse], slab: slice, sign: float = 1.0) -> None:
+    """Add the packets' coefficients, in place."""
+    for packet in packets:
+        index, value = _on(packet, slab, coefficients.device)
+        coefficients.scatter_add_(1, index, value * sign)
+
+
+def forget(coefficients: Tensor, packets: Sequence[Sparse], slab: slice) -> None:
+    """Zero the coefficients that the packets hold, in place."""
+    for packet in packets:
+        coefficients.scatter_(1, _on(packet, slab, coefficients.device)[0], 0.0)
+
+
+def _on(packet: Sparse, slab: slice, device: torch.device) -> tuple[Tensor, Tensor]:
+    index = torch.from_numpy(packet.index[slab].astype(np.int64))
+    value = torch.from_numpy(np.array(packet.value[slab]))
+    return index.to(device), value.to(device)
+
+
+@torch.no_grad()
+def _by_slab(like: Tensor, compute: Callable[[slice], Tensor]) -> Tensor:
+    out = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
+    for slab in slabs(len(like)):
+        out[slab] = compute(slab).view(-1, EDGE, EDGE)
+    return out
