@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -136,3 +139,12 @@ def test_a_refusal_does_not_repeat_a_long_value() -> None:
     with pytest.raises(ConfigError) as caught:
         RunConfig(method="x" * 60_000)
     assert len(str(caught.value)) < 300
+
+
+def test_every_setting_is_explained() -> None:
+    for kind in (RunConfig, NodeConfig):
+        body = ast.parse(inspect.getsource(kind)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in itertools.pairwise(body.body):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(text, ast.Expr), ast.unparse(field)
