@@ -30,11 +30,8 @@ from tests.store.rounds import (
 
 @pytest.fixture(params=["memory", "disk"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    opened: Store
-    if request.param == "memory":
-        opened = MemoryStore()
-    else:
-        opened = open_disk_store(tmp_path / "home")
+    in_memory = request.param == "memory"
+    opened: Store = MemoryStore() if in_memory else open_disk_store(tmp_path / "home")
     yield opened
     opened.close()
 

@@ -15,7 +15,7 @@ CHUNKS = 2
 
 
 def manifest_of(round_: int, fork: str = "") -> bytes:
-    """The sealed bytes of a round's manifest; a newline in it, for a format that might split there."""
+    """The sealed bytes of a round's manifest; with a newline, where a format might split."""
     return f"manifest\n{round_}{fork}\x00".encode()
 
 

@@ -13,8 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from demoloco.errors import StoreError
+from demoloco.outer.agreed import fingerprint
 from demoloco.store.files import Home, reserve, sync, write_at
-from demoloco.store.parts import fingerprint
 from demoloco.store.records import digest_of
 from demoloco.types import BlobRef, Digest, Snapshot
 
@@ -121,8 +121,8 @@ class Incoming:
             self._home.publish(draft, path, "fetch")
 
     def _path(self, snapshot: Snapshot) -> Path:
-        name = f"{snapshot.head.round:08d}-{fingerprint(snapshot.blobs).hex()}.f32"
-        return self._folder / name
+        name = fingerprint(part.digest for part in snapshot.blobs).hex()
+        return self._folder / f"{snapshot.head.round:08d}-{name}.f32"
 
 
 def _offsets(snapshot: Snapshot) -> list[int]:

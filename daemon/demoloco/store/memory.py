@@ -12,7 +12,7 @@ import numpy as np
 
 from demoloco.codec.layout import CHUNK
 from demoloco.errors import StoreError
-from demoloco.store.parts import digest_parts, fingerprint
+from demoloco.outer.agreed import digest_parts, fingerprint
 from demoloco.store.port import Coefficients
 from demoloco.store.records import checked_key, digest_of
 from demoloco.store.retention import (
@@ -156,7 +156,7 @@ class MemoryStore:
     def put_part(self, snapshot: Snapshot, part: BlobRef, data: bytes) -> None:
         if part not in snapshot.blobs or len(data) != part.size or digest_of(data) != part.digest:
             raise ValueError(f"not a part of the snapshot of round {snapshot.head.round}")
-        name = fingerprint(snapshot.blobs)
+        name = fingerprint(part.digest for part in snapshot.blobs)
         if self._fetch is None or self._fetch.fingerprint != name:
             self._fetch = _Fetch(name)
         self._fetch.parts[part.digest] = bytes(data)
@@ -217,7 +217,7 @@ class MemoryStore:
         return {digest: snapshot.head for digest, (snapshot, _) in self._states.items()}
 
     def _parts_of(self, snapshot: Snapshot) -> dict[Digest, bytes]:
-        name = fingerprint(snapshot.blobs)
+        name = fingerprint(part.digest for part in snapshot.blobs)
         return self._fetch.parts if self._fetch and self._fetch.fingerprint == name else {}
 
     def _directory(self, name: str) -> Path:

@@ -85,7 +85,7 @@ class Store(Protocol):
         ...
 
     def snapshot_of(self, digest: Digest) -> Snapshot | None:
-        """Blobs and head of a kept state; its fingerprint is `fingerprint(snapshot)`."""
+        """Blobs and head of a kept state; see `outer.agreed.fingerprint`."""
         ...
 
     def move_head(self, head: Head) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from demoloco.codec.layout import CHUNK
 from demoloco.errors import StoreError
+from demoloco.outer.agreed import digest_parts
 from demoloco.store.files import FileRange, Home, reserve, sync
-from demoloco.store.parts import digest_parts
 from demoloco.store.port import Coefficients
 from demoloco.store.records import digest_of, snapshot_from_bytes, snapshot_to_bytes
 from demoloco.types import Digest, Head, Snapshot, short
