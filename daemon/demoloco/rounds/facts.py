@@ -1,0 +1,163 @@
+"""Small tables of facts: the settings, who is there, what the worker does, what is under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from demoloco.rounds.rules import Pace, heavier
+from demoloco.types import Digest, Entry, Head, Member, PeerId, Phase
+
+RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 15.0
+MAX_TRIES = 6
+"""After so many failures a thing counts as not to be had from the members there are."""
+
+CONTRIBUTING = frozenset({Phase.TRAINING, Phase.EXCHANGING})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What a machine is told once."""
+
+    me: PeerId
+    run: Digest
+    creator: PeerId
+    pace: Pace
+    inner_steps: int
+    leave_seconds: float
+    stop_after: int = 0  # rounds; 0 = never
+    has_worker: bool = True  # False: a seed or monitor, which never contributes
+
+
+@dataclass(slots=True)
+class Labour:
+    """What the worker does, as far as the protocol cares."""
+
+    worker: bool = False  # it is there
+    standing: bool = False  # it was told to stand on the agreed state
+    training: bool = False
+    cut: bool = False
+    contributing: bool = False  # it makes a packet
+    ready: bool = False  # what it trained is not in a packet yet
+    owed_samples: int = 0
+
+    def trained(self, samples: int) -> None:
+        self.training = self.cut = False
+        self.owed_samples += samples
+        self.ready = self.owed_samples > 0
+
+    def account(self, told: list[Entry], untold: list[Entry]) -> None:
+        """What entered and left the winning chain is no longer owed, or owed again."""
+        change = sum(e.samples for e in untold) - sum(e.samples for e in told)
+        self.owed_samples = max(0, self.owed_samples + change)
+
+
+@dataclass(slots=True)
+class Leaving:
+    """An orderly end under way."""
+
+    until: float
+    tell: bool  # contribute first what is trained
+
+
+@dataclass(slots=True)
+class _Seen:
+    member: Member
+    contributing_since: float | None
+
+
+class Members:
+    """Peers live now, in their own words."""
+
+    def __init__(self) -> None:
+        self._seen: dict[PeerId, _Seen] = {}
+
+    def see(self, member: Member, now: float) -> None:
+        """The newest word of a peer counts; what comes out of order is ignored."""
+        old = self._seen.get(member.peer)
+        if old is not None and old.member.sequence > member.sequence:
+            return
+        since = old.contributing_since if old is not None else None
+        if member.phase not in CONTRIBUTING:
+            since = None
+        elif since is None:
+            since = now
+        self._seen[member.peer] = _Seen(member, since)
+
+    def lose(self, peer: PeerId) -> None:
+        self._seen.pop(peer, None)
+
+    def live(self) -> tuple[PeerId, ...]:
+        return tuple(self._seen)
+
+    def contributing(self) -> frozenset[PeerId]:
+        """Who trains for the round that is open."""
+        return frozenset(p for p, seen in self._seen.items() if seen.contributing_since is not None)
+
+    def ahead(self) -> list[tuple[PeerId, Head]]:
+        """Who has an agreed state, heaviest head first."""
+        pairs = [(p, s.member.head) for p, s in self._seen.items() if s.member.head is not None]
+        pairs.sort(key=lambda pair: (-pair[1].samples_total, pair[1].rank, pair[1].digest, pair[0]))
+        return pairs
+
+    def heads(self) -> list[Head]:
+        return [head for _, head in self.ahead()]
+
+    def behind(self, head: Head) -> frozenset[PeerId]:
+        """Who takes part and has not reached this round."""
+        return frozenset(
+            peer
+            for peer, seen in self._seen.items()
+            if seen.member.phase in CONTRIBUTING
+            and seen.member.head is not None
+            and heavier(head, seen.member.head)
+        )
+
+
+@dataclass(slots=True)
+class _Errand:
+    under_way: bool = True
+    tries: int = 1
+    again: float = 0.0
+
+
+@dataclass(slots=True)
+class Errands:
+    """What is being fetched, and when to try again what failed."""
+
+    _by_name: dict[Digest, _Errand] = field(default_factory=dict)
+
+    def begin(self, name: Digest, now: float) -> float | None:
+        """None = go; else the time from which to try again (infinity while it is under way)."""
+        errand = self._by_name.get(name)
+        if errand is None:
+            self._by_name[name] = _Errand()
+            return None
+        if errand.under_way:
+            return float("inf")
+        if now < errand.again:
+            return errand.again
+        errand.under_way = True
+        errand.tries += 1
+        return None
+
+    def done(self, name: Digest) -> None:
+        self._by_name.pop(name, None)
+
+    def failed(self, name: Digest, now: float) -> None:
+        errand = self._by_name.get(name)
+        if errand is not None:
+            errand.under_way = False
+            errand.again = now + min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** (errand.tries - 1))
+
+    def tries(self, name: Digest) -> int:
+        errand = self._by_name.get(name)
+        return errand.tries if errand is not None else 0
+
+    def hopeless(self, name: Digest) -> bool:
+        errand = self._by_name.get(name)
+        return errand is not None and not errand.under_way and errand.tries >= MAX_TRIES
+
+    def forget_idle(self) -> None:
+        """Nothing that is not under way is wanted any longer."""
+        self._by_name = {name: e for name, e in self._by_name.items() if e.under_way}

@@ -1,0 +1,92 @@
+"""What is in for the round that is open: announced packets, held packets, when they came.
+
+Rule: facts only; whether a round closes is decided in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from demoloco.rounds.rules import Arrivals, Pace, quorum_of
+from demoloco.types import Digest, Offer, PeerId, Round
+
+MAX_PARENTS = 8
+MAX_OFFERS = 256
+
+
+@dataclass(slots=True)
+class OpenRound:
+    """The round after `parent`, from this node's view."""
+
+    round: Round
+    parent: Digest
+    opened: float
+    expected: frozenset[PeerId]
+    mine: Offer | None = None
+    served: set[PeerId] = field(default_factory=set)  # who took my packet from me
+    first: float | None = None
+    quorum: float | None = None
+    closable: float | None = None  # since when it may close
+    heard: float | None = None  # since when a manifest for it is known
+    announced: float = -float("inf")
+    drafted: bool = False  # my proposal is made
+
+    def observe(
+        self, present: Collection[PeerId], expected: Collection[PeerId], now: float, pace: Pace
+    ) -> Arrivals:
+        """Note when the first packet and the quorum came; a time once noted stays."""
+        if present and self.first is None:
+            self.first = now
+        counted = sum(peer in expected for peer in present)
+        if self.quorum is None and counted >= quorum_of(len(expected), pace):
+            self.quorum = now
+        return Arrivals(self.opened, self.first, self.quorum)
+
+
+class Offers:
+    """Announcements by the manifest that they build on, and who holds which packet."""
+
+    def __init__(self) -> None:
+        self._by_parent: dict[Digest, dict[Digest, Offer]] = {}
+        self._holders: dict[Digest, dict[PeerId, None]] = {}
+
+    def hear(self, holder: PeerId, offer: Offer) -> None:
+        """Note an announcement. Offers for rounds not yet known are kept too, a few."""
+        offers = self._by_parent.get(offer.parent)
+        if offers is None:
+            if len(self._by_parent) >= MAX_PARENTS:
+                del self._by_parent[next(iter(self._by_parent))]
+            offers = self._by_parent[offer.parent] = {}
+        if offer.packet in offers or len(offers) < MAX_OFFERS:
+            offers[offer.packet] = offer
+            self.holds(holder, offer.packet)
+            self.holds(offer.contributor, offer.packet)
+
+    def holds(self, holder: PeerId, packet: Digest) -> None:
+        self._holders.setdefault(packet, {})[holder] = None
+
+    def under(self, parent: Digest) -> tuple[Offer, ...]:
+        return tuple(self._by_parent.get(parent, {}).values())
+
+    def find(self, packet: Digest) -> Offer | None:
+        found = (offers[packet] for offers in self._by_parent.values() if packet in offers)
+        return next(found, None)
+
+    def held(self, parent: Digest, norms: Mapping[Digest, float]) -> dict[PeerId, Offer]:
+        """The newest packet of each contributor that is here and checked."""
+        return {o.contributor: o for o in self.under(parent) if o.packet in norms}
+
+    def holders(self, packet: Digest) -> tuple[PeerId, ...]:
+        return tuple(self._holders.get(packet, ()))
+
+    def refuse(self, packet: Digest) -> None:
+        """The content is bad: forget the announcement."""
+        for offers in self._by_parent.values():
+            offers.pop(packet, None)
+
+    def keep(self, parents: Collection[Digest], packets: Collection[Digest]) -> None:
+        """Forget what neither builds on one of `parents` nor is one of `packets`."""
+        self._by_parent = {p: offers for p, offers in self._by_parent.items() if p in parents}
+        alive = {packet for offers in self._by_parent.values() for packet in offers}
+        self._holders = {p: h for p, h in self._holders.items() if p in alive or p in packets}

@@ -1,0 +1,179 @@
+"""The protocol's decisions as pure functions; each returns its reason, one text for log, status and
+test.
+
+Rule: no state here, no clock; times are seconds on the caller's clock.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import struct
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from demoloco.types import Digest, Entry, Head, Manifest, Offer, PeerId, short
+
+MAX_NORM_RATIO = 10.0
+"""A packet counts for at most this many times the contributors' median norm."""
+
+PATIENCE_SHARE = 4.0
+PATIENCE_SECONDS = 15.0
+"""Without a quorum a round waits this share of the time that its first packet took, but at least
+these seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """The run's settings that decide when a round closes; see RunConfig for units."""
+
+    quorum: float
+    grace_share: float
+    grace_seconds: float
+    succession_seconds: float
+    max_contributors: int
+
+
+def heavier(one: Head, other: Head) -> bool:
+    """Does the chain that ends in `one` win over the chain that ends in `other`?
+
+    More samples, then the lower rank of the last proposer, then the lower digest."""
+    return _weight(one) > _weight(other)
+
+
+def _weight(head: Head) -> tuple[int, int, int]:
+    return (head.samples_total, -head.rank, -int.from_bytes(head.digest, "big"))
+
+
+def succession(parent: Digest, contributors: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """The order in which the contributors of `parent` may propose its child: a lottery that nobody
+    can steer late."""
+    return tuple(sorted(contributors, key=lambda peer: _lot(parent, peer)))
+
+
+def _lot(parent: Digest, peer: PeerId) -> bytes:
+    return blake2b(parent + peer.encode(), digest_size=16).digest()
+
+
+def rank_of(
+    peer: PeerId, parent: Digest, contributors: Collection[PeerId], live: Collection[PeerId]
+) -> int:
+    """The peer's rank in the succession; who did not contribute to the parent comes after all who
+    did."""
+    order = succession(parent, contributors)
+    if peer in order:
+        return order.index(peer)
+    others = succession(parent, {*live, peer} - set(order))
+    return len(order) + others.index(peer)
+
+
+def waits_for(
+    peer: PeerId, parent: Digest, contributors: Collection[PeerId], live: Collection[PeerId]
+) -> int:
+    """How many live peers may propose before this one."""
+    order = succession(parent, contributors)
+    others = succession(parent, {*live, peer} - set(order))
+    line = [other for other in (*order, *others) if other == peer or other in live]
+    return line.index(peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When what came in, for the open round: seconds; None = not yet."""
+
+    opened: float
+    first: float | None
+    quorum: float | None
+
+
+def quorum_of(expected: int, pace: Pace) -> int:
+    """How many of the expected contributors make a quorum: at least one."""
+    return max(1, math.ceil(pace.quorum * expected - 1e-9))
+
+
+def closes_at(
+    expected: Collection[PeerId], present: Collection[PeerId], arrivals: Arrivals, pace: Pace
+) -> tuple[float | None, str]:
+    """When the round may close with what is in now, and why; None = not before something else
+    happens.
+
+    At once when all expected contributors are in; after a quorum when the grace is over; without
+    one when patience is over.
+    """
+    if not present:
+        return None, f"no packet yet of {len(expected)}"
+    missing = sorted(short(peer) for peer in expected if peer not in present)
+    if not missing:
+        return -math.inf, f"all {len(present)} are in"
+    if len(present) >= pace.max_contributors:
+        return -math.inf, f"{len(present)} are in, which is the most that a round takes"
+    waiting = f"{len(present)} in, waiting for {', '.join(missing)}"
+    if arrivals.quorum is not None:
+        grace = max(pace.grace_seconds, pace.grace_share * (arrivals.quorum - arrivals.opened))
+        return arrivals.quorum + grace, f"{waiting}, {grace:.1f} s grace after the quorum"
+    first = arrivals.first if arrivals.first is not None else arrivals.opened
+    patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (first - arrivals.opened))
+    return first + patience, f"{waiting}, no quorum, {patience:.1f} s patience"
+
+
+def entries_of(
+    offers: Sequence[Offer], norms: Mapping[Digest, float], most: int
+) -> tuple[Entry, ...]:
+    """The packets of a manifest in their order, with their effective weights.
+
+    Weight: the contributor's share of all samples, scaled down where the packet's norm is beyond
+    MAX_NORM_RATIO times the median. In order of contributor; beyond `most` those with more samples
+    are taken.
+    """
+    taken = sorted(offers, key=lambda offer: (-offer.samples, offer.contributor))[:most]
+    taken.sort(key=lambda offer: offer.contributor)
+    total = sum(offer.samples for offer in taken)
+    limit = MAX_NORM_RATIO * statistics.median(norms[offer.packet] for offer in taken)
+    return tuple(
+        Entry(
+            packet=offer.packet,
+            contributor=offer.contributor,
+            samples=offer.samples,
+            weight=float32(offer.samples / total * _clip(norms[offer.packet], limit)),
+            size=offer.size,
+        )
+        for offer in taken
+    )
+
+
+def _clip(norm: float, limit: float) -> float:
+    return min(1.0, limit / norm) if norm > 0 else 1.0
+
+
+def float32(value: float) -> float:
+    """The nearest value that float32 holds."""
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def fault_of(manifest: Manifest, parent: Head, contributors: Collection[PeerId]) -> str | None:
+    """What is wrong with this manifest as a child of `parent`, or None. Its agreed state is checked
+    on applying."""
+    if manifest.round != parent.round + 1:
+        return f"round {manifest.round} cannot follow round {parent.round}"
+    told = sum(entry.samples for entry in manifest.entries)
+    if manifest.samples_total != parent.samples_total + told:
+        there = f"{parent.samples_total} + {told}"
+        return f"claims {manifest.samples_total} samples in all, {there} are there"
+    order = succession(parent.digest, contributors)
+    claimed = order[manifest.rank] if manifest.rank < len(order) else None
+    if claimed is not None and claimed != manifest.proposer:
+        return f"rank {manifest.rank} is {short(claimed)}'s, not {short(manifest.proposer)}'s"
+    if claimed is None and manifest.proposer in order:
+        return f"rank {manifest.rank} is not that of {short(manifest.proposer)}, a contributor"
+    return None
+
+
+def head_of(manifest: Manifest) -> Head:
+    """The head that a chain has when it ends in this manifest."""
+    return Head(
+        digest=manifest.digest,
+        round=manifest.round,
+        samples_total=manifest.samples_total,
+        rank=manifest.rank,
+    )

@@ -1,0 +1,253 @@
+"""All facts that one node's protocol knows, and how each event changes them.
+
+Rule: handlers note, they do not want; `decide.py` wants. The exceptions are Notes for the operator
+and Adopt, which answers a snapshot that arrived.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from demoloco.rounds import events as ev
+from demoloco.rounds.chain import Chain, Path
+from demoloco.rounds.effects import Adopt, Effect, Note, Say
+from demoloco.rounds.facts import Errands, Labour, Leaving, Members, Settings
+from demoloco.rounds.open_round import Offers, OpenRound
+from demoloco.rounds.rules import heavier
+from demoloco.types import NO_DIGEST, Digest, Head, Manifest, PeerId, Phase, Round, short
+
+SNAPSHOT = NO_DIGEST
+"""The name of the errand for a snapshot."""
+
+
+class State:
+    """The facts. `chain` and `round` are None while joining."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.chain: Chain | None = None
+        self.round: OpenRound | None = None
+        self.fingerprint = NO_DIGEST
+        self.labour = Labour()
+        self.leaving: Leaving | None = None
+        self.members = Members()
+        self.offers = Offers()
+        self.errands = Errands()
+        self.norms: dict[Digest, float] = {}  # packets that are here and checked
+        self.moving: Path | Head | None = None  # Apply or Adopt under way
+        self.broken: set[Digest] = set()  # manifests that do not start from the state that I have
+        self.refused: set[Digest] = set()  # heads, manifests and packets that are false
+        self.said: Say | None = None
+        self.why = "starting"
+        self.wakes: list[float] = []
+        self.wake: float | None = None  # the WakeMe that is out
+        self.stopped = False
+
+    def target(self) -> Head | None:
+        """The heaviest head that is known to be heavier than mine, or None."""
+        if self.chain is None:
+            return None
+        best = self.chain.head
+        for head in (*self.chain.heads(), *self.members.heads()):
+            if head.digest not in self.refused and heavier(head, best):
+                best = head
+        return best if best is not self.chain.head else None
+
+    def phase(self) -> Phase:
+        if self.leaving is not None:
+            return Phase.LEAVING
+        if self.chain is None:
+            return Phase.JOINING
+        target = self.target()
+        if not self.labour.standing or (target and target.round > self.chain.head.round + 1):
+            return Phase.CATCHING_UP
+        told = self.round is not None and self.round.mine is not None
+        return Phase.EXCHANGING if told else Phase.TRAINING
+
+    def note(self, event: ev.Event, now: float) -> list[Effect]:
+        """Take the event into the facts."""
+        match event:
+            case ev.Started():
+                return self._on_started(event, now)
+            case ev.WorkerCame():
+                self.labour.worker = True
+            case ev.WorkerLost(owed_samples):
+                self.labour = Labour(owed_samples=owed_samples)
+            case ev.MemberSeen(member):
+                self.members.see(member, now)
+            case ev.MemberLost(peer):
+                self.members.lose(peer)
+            case ev.OffersHeard():
+                self._on_offers_heard(event)
+            case ev.ManifestHeard(holder, manifest):
+                return self._on_manifests(holder, (manifest,), now)
+            case ev.ManifestsFetched(holder, manifests):
+                self.errands.done(manifests[0].digest)
+                return self._on_manifests(holder, tuple(reversed(manifests)), now)
+            case ev.ManifestsFailed(_, head):
+                self.errands.failed(head, now)
+            case ev.PacketFetched(packet, norm):
+                self.errands.done(packet)
+                self.norms[packet] = norm
+            case ev.PacketRefused(packet):
+                self._on_packet_refused(packet)
+            case ev.FetchFailed(packet):
+                self.errands.failed(packet, now)
+            case ev.SnapshotFetched():
+                return self._on_snapshot_fetched(event, now)
+            case ev.SnapshotFailed(why):
+                self.errands.failed(SNAPSHOT, now)
+                return [Note(f"snapshot not fetched: {why}", warning=True)]
+            case ev.Trained(samples):
+                self.labour.trained(samples)
+            case ev.Contributed():
+                self._on_contributed(event)
+            case ev.Applied():
+                return self._on_applied(event, now)
+            case ev.ApplyFailed(manifest, why):
+                self.moving = None
+                self.broken.add(manifest)
+                return [Note(f"manifest {short(manifest)} does not apply: {why}", warning=True)]
+            case ev.PacketServed():
+                self._on_packet_served(event)
+            case ev.LeaveRequested(at_once):
+                self._on_leave_requested(at_once, now)
+            case ev.Woken():
+                self.wake = None
+            case _:
+                assert_never(event)
+        return []
+
+    def _on_started(self, event: ev.Started, now: float) -> list[Effect]:
+        self.chain = Chain(event.head, self.settings.creator)
+        for manifest in event.chain:
+            self.chain.learn_applied(manifest)
+        self.fingerprint = event.fingerprint
+        self.labour.owed_samples = event.owed_samples
+        self._open(now)
+        pending = event.pending
+        if self.round is not None and pending is not None and pending.parent == self.round.parent:
+            self.round.mine = pending
+            self.norms[pending.packet] = event.pending_norm
+        return [Note(f"standing at round {event.head.round}, head {short(event.head.digest)}")]
+
+    def _on_offers_heard(self, event: ev.OffersHeard) -> None:
+        for offer in event.offers:
+            if offer.contributor == self.settings.me:
+                self.offers.holds(event.holder, offer.packet)
+            elif offer.packet not in self.refused and offer.samples > 0:
+                self.offers.hear(event.holder, offer)
+
+    def _on_manifests(
+        self, holder: PeerId, manifests: tuple[Manifest, ...], now: float
+    ) -> list[Effect]:
+        """`manifests`: oldest first."""
+        notes: list[Effect] = []
+        for manifest in manifests if self.chain is not None else ():
+            if manifest.run != self.settings.run or manifest.digest in self.refused:
+                continue
+            assert self.chain is not None
+            if (fault := self.chain.add(manifest)) is not None:
+                notes.append(
+                    self.refuse(manifest.digest, f"of {short(manifest.proposer)}: {fault}")
+                )
+                continue
+            for entry in manifest.entries:
+                self.offers.holds(holder, entry.packet)
+            if self.round is not None and manifest.parent == self.round.parent:
+                self.round.heard = now
+        return notes
+
+    def refuse(self, head: Digest, why: str) -> Note:
+        """Never go to this head."""
+        self.refused.add(head)
+        return Note(f"manifest {short(head)} refused, {why}", warning=True)
+
+    def _on_packet_refused(self, packet: Digest) -> None:
+        self.errands.done(packet)
+        self.refused.add(packet)
+        self.offers.refuse(packet)
+
+    def _on_snapshot_fetched(self, event: ev.SnapshotFetched, now: float) -> list[Effect]:
+        self.errands.done(SNAPSHOT)
+        if self.chain is None:
+            self.chain = Chain(event.head, self.settings.creator)
+            self.chain.restart(event.head, event.manifest)
+            self.fingerprint = event.fingerprint
+            self._open(now)
+            return [Note(f"took the agreed state of round {event.head.round}")]
+        if self.moving is None and (self.broken or heavier(event.head, self.chain.head)):
+            self.broken.clear()
+            self.moving = event.head
+            if event.manifest is not None:
+                self.chain.remember(event.manifest)
+            return [Adopt(event.head, event.fingerprint)]
+        return []
+
+    def _on_contributed(self, event: ev.Contributed) -> None:
+        self.labour.contributing = False
+        if self.round is not None and event.offer.parent == self.round.parent:
+            self.norms[event.offer.packet] = event.norm
+            self.round.mine = event.offer
+            self.round.announced = -float("inf")
+            self.labour.ready = False
+
+    def _on_applied(self, event: ev.Applied, now: float) -> list[Effect]:
+        assert self.chain is not None
+        assert self.round is not None
+        moving, self.moving = self.moving, None
+        had_told = self.round.mine is not None
+        notes: list[Effect] = []
+        if isinstance(moving, Path):
+            self.chain.move(moving, event.head)
+            me = self.settings.me
+            self.labour.account(
+                told=[e for m in moving.redo if (e := m.entry_of(me)) is not None],
+                untold=[e for m in moving.undo if (e := m.entry_of(me)) is not None],
+            )
+            if moving.undo:
+                self.labour.ready |= had_told and self.labour.owed_samples > 0
+                lost, won = len(moving.undo), len(moving.redo)
+                notes.append(
+                    Note(f"left {lost} round(s) of a lighter chain for {won} of a heavier")
+                )
+        else:
+            self.chain.restart(event.head, self.chain.get(event.head.digest))
+        if self.leaving is not None and self.leaving.tell:
+            self.labour.ready |= self.labour.owed_samples > 0
+        self.fingerprint = event.fingerprint
+        self._open(now)
+        if self.leaving is None and 0 < self.settings.stop_after <= event.head.round:
+            self.leaving = Leaving(now + self.settings.leave_seconds, tell=False)
+        return notes
+
+    def _on_packet_served(self, event: ev.PacketServed) -> None:
+        mine = self.round.mine if self.round is not None else None
+        if self.round is not None and mine is not None and mine.packet == event.packet:
+            self.round.served.add(event.peer)
+
+    def _on_leave_requested(self, at_once: bool, now: float) -> None:
+        if at_once:
+            self.leaving = Leaving(now, tell=False)
+        elif self.leaving is None:
+            self.leaving = Leaving(now + self.settings.leave_seconds, tell=True)
+
+    def _open(self, now: float) -> None:
+        """A new head opens a new round; what belongs neither to it nor to the way is forgotten."""
+        assert self.chain is not None
+        head = self.chain.head
+        expected = self.members.contributing() | {self.settings.me}
+        self.round = OpenRound(Round(head.round + 1), head.digest, now, frozenset(expected))
+        beyond = self.chain.beside()
+        if any(manifest.parent == head.digest for manifest in beyond):
+            self.round.heard = now
+        parents = {
+            head.digest,
+            *(m.digest for m in beyond),
+            *(h.digest for h in self.members.heads()),
+        }
+        wanted = {entry.packet for manifest in beyond for entry in manifest.entries}
+        self.offers.keep(parents, wanted)
+        offered = {offer.packet for parent in parents for offer in self.offers.under(parent)}
+        self.norms = {p: norm for p, norm in self.norms.items() if p in offered or p in wanted}
+        self.errands.forget_idle()

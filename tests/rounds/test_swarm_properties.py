@@ -1,0 +1,154 @@
+"""The promises, as properties of many machines under seeded faults."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim import Faults, SimNode, World
+
+
+def assert_one_chain(nodes: list[SimNode]) -> None:
+    """All of these nodes stand on one chain: equal manifests and fingerprints at equal rounds."""
+    longest = max(nodes, key=lambda n: n.disk.head.round if n.disk.head else -1)
+    assert longest.disk.head is not None
+    reference = {m.round: m.digest for m in longest._chain(longest.disk.head.digest)}
+    for node in nodes:
+        assert node.disk.head is not None
+        for manifest in node._chain(node.disk.head.digest):
+            assert reference.get(manifest.round, manifest.digest) == manifest.digest, node.name
+        states = (node.disk.states, longest.disk.states)
+        assert all(states[0][d] == states[1][d] for d in set(states[0]) & set(states[1]))
+
+
+def alive(world: World) -> list[SimNode]:
+    return [node for node in world.nodes.values() if node.alive]
+
+
+def rounds(world: World) -> list[int]:
+    return [node.disk.head.round if node.disk.head else -1 for node in alive(world)]
+
+
+def test_one_node_alone_goes_on() -> None:
+    world = World(1, [1.0])
+    world.nodes[world.creator].start()
+    world.run(200)
+    assert rounds(world)[0] >= 15
+
+
+def test_equal_nodes_close_each_round_with_everybody_in() -> None:
+    world = World(2, [1.0, 1.0, 1.0])
+    for node in world.nodes.values():
+        node.start()
+    world.run(300)
+    assert_one_chain(alive(world))
+    founder = world.nodes[world.creator]
+    chain = founder._chain(founder.disk.head.digest)  # type: ignore[union-attr]
+    assert len(chain) >= 20
+    assert [len(m.entries) for m in chain[5:]] == [3] * len(chain[5:])
+
+
+def test_a_late_joiner_costs_the_others_no_round() -> None:
+    world = World(3, [1.0, 1.0, 1.0])
+    first, second, third = world.nodes.values()
+    first.start()
+    second.start()
+    world.run(120)
+    third.start()
+    world.run(60)
+    assert third.disk.head is not None
+    chain = first._chain(first.disk.head.digest)  # type: ignore[union-attr]
+    around = [m for m in chain[5:]]
+    assert all(m.entry_of(first.name) and m.entry_of(second.name) for m in around)
+    assert any(m.entry_of(third.name) for m in chain)
+    assert_one_chain(alive(world))
+
+
+def test_a_slow_node_is_left_out_and_its_work_counts_later() -> None:
+    world = World(4, [1.0, 1.0, 1.0, 0.2])
+    for node in world.nodes.values():
+        node.start()
+    world.run(400)
+    slow = list(world.nodes.values())[3]
+    assert slow.told() > 0
+    assert min(rounds(world)) >= 20
+    assert_one_chain(alive(world))
+
+
+def test_a_dead_proposer_is_succeeded() -> None:
+    world = World(5, [1.0] * 4)
+    for node in world.nodes.values():
+        node.start()
+    world.run(60)
+    before = max(rounds(world))
+    world.nodes[world.creator].crash()
+    world.run(60)
+    assert min(rounds(world)) >= before + 3
+    assert_one_chain(alive(world))
+
+
+def test_a_leaver_takes_nothing_with_it() -> None:
+    from demoloco.rounds.events import LeaveRequested
+
+    world = World(6, [1.0] * 3)
+    for node in world.nodes.values():
+        node.start()
+    world.run(64)
+    leaver = list(world.nodes.values())[1]
+    leaver.hear(LeaveRequested())
+    world.run(40)
+    assert not leaver.alive
+    witness = world.nodes[world.creator]
+    chain = witness._chain(witness.disk.head.digest)  # type: ignore[union-attr]
+    told = sum(e.samples for m in chain if (e := m.entry_of(leaver.name)) is not None)
+    assert told == leaver.learnt
+    assert_one_chain(alive(world))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_partition_that_heals_leaves_one_chain_and_loses_nothing(seed: int) -> None:
+    world = World(seed, [1.0] * 5)
+    for node in world.nodes.values():
+        node.start()
+    world.run(60)
+    names = list(world.nodes)
+    world.islands = [set(names[:3]), set(names[3:])]
+    world.run(120)
+    world.islands = []
+    world.run(90)
+    assert_one_chain(alive(world))
+    assert any("lighter chain" in note for n in alive(world) for note in n.notes)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(2, 7),
+    loss=st.sampled_from([0.0, 0.1, 0.3]),
+    slowest=st.sampled_from([1.0, 0.5, 0.2]),
+)
+def test_any_schedule_of_faults_ends_in_one_chain_that_goes_on(
+    seed: int, size: int, loss: float, slowest: float
+) -> None:
+    world = World(seed, [1.0] * (size - 1) + [slowest], Faults(delay=(0.01, 1.5), loss=loss))
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        world.at(world.random.uniform(0, 60), node.start)
+    for _ in range(world.random.randint(0, 6)):
+        victim = world.random.choice(nodes[1:])
+        when = world.random.uniform(60, 240)
+        world.at(when, victim.crash)
+        world.at(
+            when + world.random.uniform(1, 40), lambda v=victim: None if v.alive else v.start()
+        )
+    world.run(300)
+    for node in nodes:
+        if not node.alive:
+            node.start()
+    world.faults = Faults()
+    world.run(60)
+    before = min(rounds(world))
+    world.run(250)
+    assert_one_chain(nodes)
+    assert min(rounds(world)) >= before + 3, [n.machine.why() for n in nodes]
+    assert max(rounds(world)) - min(rounds(world)) <= 1

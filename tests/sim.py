@@ -1,0 +1,360 @@
+"""Real round machines on a virtual clock: seeded delay, loss, crash, partition.
+
+Rule: everything random comes from the seed, so a failing schedule fails again. A simulated node does with effects
+what the driver does, with toy disks and toy workers: an agreed state is the hash of its history, a packet tells all
+samples that its node owes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from demoloco.rounds import effects as ef
+from demoloco.rounds import events as ev
+from demoloco.rounds.facts import Settings
+from demoloco.rounds.machine import Machine
+from demoloco.rounds.rules import Pace, head_of
+from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase
+
+RUN = Digest(b"R" * 32)
+HEARTBEAT = 2.0
+SILENCE = 7.0
+PACE = Pace(
+    quorum=0.66, grace_share=0.5, grace_seconds=2.0, succession_seconds=5.0, max_contributors=64
+)
+
+
+def digest(*parts: object) -> Digest:
+    return Digest(blake2b(repr(parts).encode(), digest_size=32).digest())
+
+
+GENESIS = Head(digest=RUN, round=0, samples_total=0)  # type: ignore[arg-type]
+
+
+@dataclass
+class Faults:
+    """What may go wrong with a message: seconds, and the share that is lost."""
+
+    delay: tuple[float, float] = (0.01, 0.3)
+    loss: float = 0.0
+
+
+@dataclass
+class Disk:
+    """What survives a crash."""
+
+    manifests: dict[Digest, Manifest] = field(default_factory=dict)
+    packets: set[Digest] = field(default_factory=set)
+    states: dict[Digest, Digest] = field(default_factory=dict)  # head → fingerprint
+    head: Head | None = None
+    pending: Offer | None = None
+    owed: int = 0  # in the checkpoint
+
+
+class SimNode:
+    """One machine with its disk, its worker and its place in the network."""
+
+    def __init__(self, world: World, name: str, speed: float) -> None:
+        self.world, self.name, self.speed = world, PeerId(name), speed
+        self.disk = Disk()
+        self.learnt = 0  # samples; what a crash took is taken out
+        self.alive = False
+        self.life = 0
+        self.notes: list[str] = []
+        self.applied: list[tuple[int, Digest, Digest]] = []
+        self.waking: float | None = None
+        self._told: dict[Digest, int] = {}
+
+    # -- life ------------------------------------------------------------
+    def start(self, stop_after: int = 0) -> None:
+        self.alive, self.life = True, self.life + 1
+        self.machine = Machine(
+            Settings(
+                me=self.name,
+                run=RUN,
+                creator=self.world.creator,
+                pace=PACE,
+                inner_steps=10,
+                leave_seconds=20.0,
+                stop_after=stop_after,
+            )
+        )
+        self.member = Member(
+            peer=self.name, run=RUN, addresses=(), head=None, phase=Phase.JOINING, sequence=0
+        )
+        self.last_seen: dict[PeerId, float] = {}
+        disk = self.disk
+        if disk.head is not None:
+            chain = self._chain(disk.head.digest)
+            pending = disk.pending
+            if pending is not None and pending.parent != disk.head.digest:
+                pending = None
+            owed = pending.samples if pending is not None else disk.owed
+            self.learnt = self.told() + owed
+            self.hear(
+                ev.Started(
+                    disk.head, disk.states[disk.head.digest], chain, pending, 1.0, owed_samples=owed
+                )
+            )
+        self.later(0.5, lambda: self.hear(ev.WorkerCame()))
+        self.later(0.1, self.beat)
+
+    def crash(self) -> None:
+        self.alive = False
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do it if this life still lasts then."""
+        life = self.life
+        self.world.at(
+            self.world.now + seconds,
+            lambda: act() if self.alive and self.life == life else None,
+        )
+
+    def hear(self, event: ev.Event) -> None:
+        if self.alive:
+            for effect in self.machine.handle(event, self.world.now):
+                self.carry_out(effect)
+            self.world.check(self)
+
+    # -- the law ------------------------------------------------------------
+    def told(self) -> int:
+        """Samples of this node in the chain under its head."""
+        return 0 if self.disk.head is None else self._told_under(self.disk.head.digest)
+
+    def _told_under(self, head: Digest) -> int:
+        if head not in self._told:
+            below = 0
+            for manifest in self._chain(head):
+                entry = manifest.entry_of(self.name)
+                below += entry.samples if entry is not None else 0
+                self._told[manifest.digest] = below
+        return self._told.get(head, 0)
+
+    def _chain(self, head: Digest) -> tuple[Manifest, ...]:
+        chain: list[Manifest] = []
+        while (manifest := self.disk.manifests.get(head)) is not None:
+            chain.append(manifest)
+            head = manifest.parent
+        return tuple(reversed(chain))
+
+    # -- effects ------------------------------------------------------------
+    def carry_out(self, effect: ef.Effect) -> None:
+        match effect:
+            case ef.Settle():
+                pass
+            case ef.Train(_, steps):
+                self.job = self.world.now
+                self.training = self.life, steps
+                start = self.world.now
+                self.later(steps / self.speed, lambda: self._trained(start, steps))
+            case ef.Cut():
+                done = int((self.world.now - self.job) * self.speed)
+                start, self.job = self.job, -1.0
+                self.later(0.01, lambda: self._finish(done))
+            case ef.Contribute(round_, parent, samples):
+                self.later(0.1, lambda: self._contributed(round_, parent, samples))
+            case ef.Announce(offers):
+                for other in self.world.others(self):
+                    self.world.send(
+                        self, other, lambda o=other: o.hear(ev.OffersHeard(self.name, offers))
+                    )
+            case ef.Fetch(packet, _, holders, _):
+                self.world.call(self, lambda: self._fetch(packet, holders))
+            case ef.FetchManifests(holder, head):
+                self.world.call(self, lambda: self._fetch_manifests(holder, head))
+            case ef.FetchSnapshot(holders):
+                self.world.call(self, lambda: self._fetch_snapshot(holders))
+            case ef.Propose(draft):
+                fields = {name: getattr(draft, name) for name in draft.__slots__}
+                manifest = Manifest(**fields, digest=digest(draft))
+                self.later(0.01, lambda: self.hear(ev.ManifestHeard(self.name, manifest)))
+            case ef.Commit(manifest):
+                self.disk.manifests[manifest.digest] = manifest
+            case ef.Publish(manifest):
+                assert manifest.digest in self.disk.manifests, "told before it was durable"
+                for other in self.world.others(self):
+                    self.world.send(
+                        self, other, lambda o=other: o.hear(ev.ManifestHeard(self.name, manifest))
+                    )
+            case ef.Apply():
+                self.later(0.05, lambda: self._apply(effect))
+            case ef.Adopt(head, fingerprint):
+                self.later(0.05, lambda: self._adopt(head, fingerprint))
+            case ef.Say(phase, head):
+                self.member = replace(
+                    self.member,
+                    phase=phase,
+                    head=head,
+                    sequence=max(self.member.sequence + 1, int(self.world.now * 1000)),
+                )
+            case ef.Note(text):
+                self.notes.append(text)
+            case ef.WakeMe(at):
+                self.waking = at
+                self.later(max(0.0, at - self.world.now), lambda: self._wake(at))
+            case ef.Stop():
+                self.alive = False
+                for other in self.world.others(self):
+                    self.world.send(self, other, lambda o=other: o.forget(self.name))
+
+    def _wake(self, at: float) -> None:
+        if self.waking == at:
+            self.hear(ev.Woken())
+
+    def _trained(self, start: float, steps: int) -> None:
+        if self.job == start:
+            self._finish(steps)
+
+    def _finish(self, samples: int) -> None:
+        self.learnt += samples
+        self.hear(ev.Trained(samples))
+
+    def _contributed(self, round_: int, parent: Digest, samples: int) -> None:
+        packet = digest(self.name, round_, parent, samples, self.life)
+        offer = Offer(
+            packet=packet,
+            contributor=self.name,
+            round=round_,  # type: ignore[arg-type]
+            parent=parent,
+            samples=samples,
+            size=100,
+        )
+        self.disk.packets.add(packet)
+        self.disk.pending = offer
+        self.hear(ev.Contributed(offer, 1.0))
+
+    def _fetch(self, packet: Digest, holders: tuple[PeerId, ...]) -> None:
+        if packet in self.disk.packets:
+            return self.hear(ev.PacketFetched(packet, 1.0))
+        for holder in holders:
+            other = self.world.nodes.get(holder)
+            if other and self.world.reach(self, other) and packet in other.disk.packets:
+                self.disk.packets.add(packet)
+                other.hear(ev.PacketServed(self.name, packet))
+                return self.hear(ev.PacketFetched(packet, 1.0))
+        return self.hear(ev.FetchFailed(packet))
+
+    def _fetch_manifests(self, holder: PeerId, head: Digest) -> None:
+        other = self.world.nodes[holder]
+        if self.world.reach(self, other) and head in other.disk.manifests:
+            chain = other._chain(head)[::-1][:64]
+            return self.hear(ev.ManifestsFetched(holder, chain))
+        return self.hear(ev.ManifestsFailed(holder, head))
+
+    def _fetch_snapshot(self, holders: tuple[PeerId, ...]) -> None:
+        for holder in holders:
+            other = self.world.nodes[holder]
+            if self.world.reach(self, other) and other.disk.head is not None:
+                head = other.disk.head
+                chain = [m for m in other._chain(head.digest) if m.round % 5 == 0]
+                manifest = chain[-1] if chain else None
+                base = head_of(manifest) if manifest is not None else GENESIS
+                if manifest is not None:
+                    self.disk.manifests[manifest.digest] = manifest
+                self.disk.states[base.digest] = other.disk.states[base.digest]
+                if self.disk.head is None:
+                    self.disk.head = base
+                return self.hear(ev.SnapshotFetched(base, self.disk.states[base.digest], manifest))
+        return self.hear(ev.SnapshotFailed("nobody answers"))
+
+    def _apply(self, apply: ef.Apply) -> None:
+        head = self.disk.head
+        assert head is not None
+        below = apply.undo[-1].parent if apply.undo else head.digest
+        fingerprint = self.disk.states[below]
+        for manifest in apply.redo:
+            assert all(entry.packet in self.disk.packets for entry in manifest.entries)
+            if manifest.state != fingerprint:
+                return self.hear(ev.ApplyFailed(manifest.digest, "another state"))
+            fingerprint = digest(fingerprint, manifest.digest)
+            self.disk.states[manifest.digest] = fingerprint
+        return self._applied(head_of(apply.redo[-1]), fingerprint)
+
+    def _adopt(self, head: Head, fingerprint: Digest) -> None:
+        """A snapshot without the manifests below it: what it holds of mine cannot be counted."""
+        self.disk.head = head
+        self.learnt = self.told() + self.machine.state.labour.owed_samples
+        self._applied(head, fingerprint)
+
+    def _applied(self, head: Head, fingerprint: Digest) -> None:
+        self.disk.head = head
+        self.applied.append((head.round, head.digest, fingerprint))
+        self.hear(ev.Applied(head, fingerprint))
+        self.disk.owed = self.machine.state.labour.owed_samples
+
+    # -- heartbeats ------------------------------------------------------------
+    def beat(self) -> None:
+        for other in self.world.others(self):
+            self.world.send(self, other, lambda o=other, m=self.member: o.see(m))
+        for peer, seen in list(self.last_seen.items()):
+            if self.world.now - seen > SILENCE:
+                self.forget(peer)
+        self.later(HEARTBEAT, self.beat)
+
+    def see(self, member: Member) -> None:
+        self.last_seen[member.peer] = self.world.now
+        self.hear(ev.MemberSeen(member))
+
+    def forget(self, peer: PeerId) -> None:
+        if self.last_seen.pop(peer, None) is not None:
+            self.hear(ev.MemberLost(peer))
+
+
+class World:
+    """The virtual clock and the network between the nodes."""
+
+    def __init__(self, seed: int, speeds: list[float], faults: Faults | None = None) -> None:
+        self.random = random.Random(seed)
+        self.faults = faults or Faults()
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        names = [f"node{i:02d}" for i in range(len(speeds))]
+        self.creator = PeerId(names[0])
+        self.islands: list[set[PeerId]] = []
+        self.nodes = {PeerId(n): SimNode(self, n, s) for n, s in zip(names, speeds, strict=True)}
+        founder = self.nodes[self.creator]
+        founder.disk.head = GENESIS
+        founder.disk.states[RUN] = digest("initial")
+
+    def at(self, when: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), act))
+
+    def run(self, seconds: float) -> None:
+        """Let this much virtual time pass."""
+        end = self.now + seconds
+        while self._events and self._events[0][0] <= end:
+            self.now, _, act = heapq.heappop(self._events)
+            act()
+        self.now = end
+
+    def others(self, node: SimNode) -> list[SimNode]:
+        return [other for other in self.nodes.values() if other is not node]
+
+    def reach(self, one: SimNode, other: SimNode) -> bool:
+        together = any(one.name in i and other.name in i for i in self.islands)
+        return one.alive and other.alive and (not self.islands or together)
+
+    def send(self, one: SimNode, other: SimNode, act: Callable[[], None]) -> None:
+        """A message: late, perhaps lost, and never across a partition."""
+        if self.random.random() >= self.faults.loss:
+            late = self.random.uniform(*self.faults.delay)
+            self.at(self.now + late, lambda: act() if self.reach(one, other) else None)
+
+    def call(self, node: SimNode, act: Callable[[], None]) -> None:
+        """A request with its answer."""
+        node.later(self.random.uniform(*self.faults.delay) * 2, act)
+
+    def check(self, node: SimNode) -> None:
+        """The law, after every step of every node."""
+        if node.machine.state.moving is None and node.machine.head is not None:
+            owed = node.machine.state.labour.owed_samples
+            told = node.told()
+            assert node.learnt == told + owed, (
+                f"{node.name} at {self.now:.1f}: learnt {node.learnt}, told {told}, owed {owed}"
+            )
