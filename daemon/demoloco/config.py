@@ -107,7 +107,7 @@ class RunConfig:
     """Learning rate after the cosine, as a share of the peak."""
     evaluate_every: int = 5
     """Rounds between evaluations of the held-out part; 0 = never."""
-    quorum: float = 0.67
+    quorum: float = 0.66
     """Share of the live members that must be in before a round may close without the rest."""
     grace_share: float = 0.5
     """How long a round waits for the rest after its quorum, as a share of the quorum's time."""
