@@ -1,8 +1,8 @@
 """One class per whose fault it is; the reaction follows from the class, not from the text.
 
 PacketError, SwarmError   theirs: drop, count against the peer, go on.
-ConfigError, RequestError the user's: one message that says the fix; exit code 2, gRPC INVALID_ARGUMENT.
-StoreError, WorkerError   this machine's: say what is needed; the node goes on if it can, else exit code 1.
+ConfigError, RequestError the user's: one message that says the fix; exit code 2 or a gRPC status.
+StoreError, WorkerError   this machine's: say what is needed; go on if possible, else exit code 1.
 """
 
 from __future__ import annotations
