@@ -70,7 +70,7 @@ class DiskStore:
         self._home = home
         self._home_lock = lock
         self._head_lock = threading.RLock()
-        home.clear_drafts()
+        home.settle()
         self._blobs = DiskBlobs(home)
         self._log = DiskLog(home)
         self._states = DiskStates(home)

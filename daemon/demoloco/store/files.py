@@ -53,10 +53,13 @@ class Home:
         """A new path in `tmp/`, on the same file system as everything else."""
         return self.path / "tmp" / str(next(self._drafts))
 
-    def clear_drafts(self) -> None:
-        """Remove what a crash left half written."""
+    def settle(self) -> None:
+        """Remove what a crash left half written, and make durable what it left merely named."""
         for leftover in self.folder("tmp").iterdir():
             self.remove(leftover)
+        with self.explained(f"sync {self.path}"):
+            for folder, _, _ in os.walk(self.path):
+                sync_folder(Path(folder))
 
     def write(self, path: Path, data: bytes, what: str) -> None:
         """Make `path` hold `data`, durably; whatever it held before is there until then."""

@@ -76,7 +76,10 @@ class Incoming:
                     f"the snapshot of round {snapshot.head.round} is not whole: {len(missing)} of "
                     f"{len(snapshot.blobs)} parts are missing or damaged; fetch them again"
                 )
-            return self._path(snapshot)
+            path = self._path(snapshot)
+            with self._home.explained("sync a snapshot"), path.open("rb") as file:
+                sync(file.fileno())  # parts that a crash left written are not yet durable
+            return path
 
     def forget_old(self, round_: int) -> None:
         """Remove what was broken off and is of `round_` or before."""
