@@ -23,10 +23,12 @@ def to_chunks(tensors: Mapping[str, Tensor], layout: Layout, out: Tensor | None 
     if out is None:
         device = tensors[layout.tensors[0].name].device
         out = torch.empty((layout.chunks, EDGE, EDGE), dtype=torch.float32, device=device)
-    out.zero_()
     for group in layout.groups:
         matrices = [_matrix(_of(tensors, tensor)) for tensor in group.tensors]
-        for place, piece in _pairs(out[group.first : group.first + group.chunks], group, matrices):
+        block = out[group.first : group.first + group.chunks]
+        if sum(matrix.numel() for matrix in matrices) < block.numel():
+            block.zero_()
+        for place, piece in _pairs(block, group, matrices):
             place.copy_(piece)
     return out
 

@@ -16,6 +16,14 @@ from torch import Tensor
 
 from demoloco.codec.layout import EDGE
 
+CPU_SLAB = 128  # chunks: 2 MiB, so that a slab stays in the cache; twice as fast as all at once
+DEVICE_SLAB = 4096  # chunks: 64 MiB, so that few kernels are started
+
+
+def slab_chunks(device: torch.device) -> int:
+    """How many chunks are best worked on at a time."""
+    return CPU_SLAB if device.type == "cpu" else DEVICE_SLAB
+
 
 def dct(chunks: Tensor) -> Tensor:
     """Coefficients of each chunk, (chunks, 64, 64) float32 -> the same shape.
@@ -34,9 +42,14 @@ def idct(coefficients: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _sandwich(left: Tensor, chunks: Tensor, right: Tensor) -> Tensor:
+    out = torch.empty_like(chunks, memory_format=torch.contiguous_format)
+    size = slab_chunks(chunks.device)
     with _full_precision(chunks.device.type):
-        rows = (chunks.reshape(-1, EDGE) @ right).view(-1, EDGE, EDGE)
-        return torch.matmul(left, rows)
+        for start in range(0, len(chunks), size):
+            slab = slice(start, start + size)
+            rows = (chunks[slab].reshape(-1, EDGE) @ right).view(-1, EDGE, EDGE)
+            torch.matmul(left, rows, out=out[slab])
+    return out
 
 
 @contextmanager

@@ -49,13 +49,12 @@ def read_planes(data: bytes | memoryview, width: int, count: int) -> Integers:
 # -- bytes with escapes ----------------------------------------------------------------------------
 def write_escaped(values: Integers) -> Bytes:
     """One byte per value below 255; 255 stands for "255 more, read on"."""
-    escapes = values // ESCAPE
-    if not escapes.any():
-        return values.astype(np.uint8)
-    lengths = escapes + 1
-    out = np.full(int(lengths.sum()), ESCAPE, np.uint8)
-    out[np.cumsum(lengths) - 1] = values - escapes * ESCAPE
-    return out
+    large = np.flatnonzero(values >= ESCAPE)
+    rests = values.astype(np.uint8)
+    if not len(large):
+        return rests
+    escapes, rests[large] = np.divmod(values[large], ESCAPE)
+    return np.insert(rests, np.repeat(large, escapes), ESCAPE)
 
 
 def read_escaped(stream: bytes) -> Integers:
@@ -92,9 +91,11 @@ def write_gaps(index: NDArray[np.int32]) -> tuple[Integers, bool]:
     where the DCT gathers the energy, the same positions recur from chunk to chunk.
     """
     chunks, k = index.shape
-    rows = np.arange(chunks, dtype=np.int64)[:, None]
-    by_chunk = _distances((index + (rows << CHUNK_BITS)).ravel())
-    by_position = _distances(np.sort((index.astype(np.int64) * chunks + rows).ravel()))
+    flat = index.ravel().astype(np.int64)
+    rows = np.arange(len(flat)) // k
+    by_chunk = _distances((rows << CHUNK_BITS) + flat)
+    order = np.argsort(flat.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
+    by_position = _distances(flat[order] * chunks + rows[order])
     shift = gap_shift(k)
     if _packed_bits(by_position >> shift) < _packed_bits(by_chunk >> shift):
         return by_position, True
@@ -107,7 +108,9 @@ def read_gaps(distances: Integers, by_position: bool, chunks: int) -> NDArray[np
     if ascending[-1] >= chunks * CHUNK:
         raise PacketError("an index lies beyond the last chunk")
     if by_position:
-        ascending = np.sort((ascending % chunks << CHUNK_BITS) + ascending // chunks)
+        position, row = np.divmod(ascending, chunks)
+        order = np.argsort(row.astype(np.min_scalar_type(chunks - 1)), kind="stable")
+        ascending = (row[order] << CHUNK_BITS) + position[order]
     index = ascending.reshape(chunks, -1)
     if (index >> CHUNK_BITS != np.arange(chunks)[:, None]).any():
         raise PacketError(f"a chunk does not have its {index.shape[1]} indices")

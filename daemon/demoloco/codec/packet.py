@@ -273,6 +273,6 @@ def _values(
         grid = quantise.levels_of(table, spec.bits)
         if grid is None:
             raise PacketError("a level is larger than any coefficient can be")
-        np.multiply(grid[levels[section]], scales[section, None], out=values[section])
+        np.multiply(grid.take(levels[section]), scales[section, None], out=values[section])
     np.negative(values, out=values, where=negative)
     return values

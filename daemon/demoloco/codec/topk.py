@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from demoloco.codec.dct import slab_chunks
 from demoloco.codec.packet import Sparse
 
-SLAB = 256  # chunks: 4 MiB of coefficients, so that a slab stays in the cache
 FOLD = 512  # groups into which a chunk is folded for the bound
 
 Floats = NDArray[np.float32]
@@ -28,8 +28,9 @@ def topk(coefficients: Tensor, k: int) -> Sparse:
     if not 1 <= k <= size:
         raise ValueError(f"k is {k}, not in 1..{size}")
     sparse = Sparse(np.empty((chunks, k), np.int32), np.empty((chunks, k), np.float32))
-    for start in range(0, chunks, SLAB):
-        slab = slice(start, start + SLAB)
+    step = slab_chunks(coefficients.device)
+    for start in range(0, chunks, step):
+        slab = slice(start, start + step)
         part = coefficients[slab].detach()
         index, value = _on_cpu(part, k) if part.device.type == "cpu" else _on_device(part, k)
         sparse.index[slab], sparse.value[slab] = index, value

@@ -98,7 +98,7 @@ class Decoupled:
         self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
     ) -> Contribution:
         largest = _nothing(len(own), k)
-        for slab in parts.slabs(len(own)):
+        for slab in parts.slabs(own):
             _put(largest, slab, topk(parts.slab_momentum(agreed, own, slab), k))
         return Contribution(encode(largest, spec)[0], own, memory)
 
@@ -140,7 +140,7 @@ class Synced:
     ) -> Contribution:
         owed = own.new_zeros((len(own), CHUNK)) if memory is None else memory * self.beta
         largest = _nothing(len(own), k)
-        for slab in parts.slabs(len(own)):
+        for slab in parts.slabs(own):
             owed[slab] += parts.slab_momentum(agreed, own, slab)
             _put(largest, slab, topk(owed[slab], k))
         return Contribution(encode(largest, spec)[0], parts.model_of(agreed, own), owed)
@@ -155,7 +155,7 @@ class Synced:
         memory: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         owed = own.new_zeros((len(own), CHUNK)) if memory is None else memory.clone()
-        for slab in parts.slabs(len(own)):
+        for slab in parts.slabs(own):
             parts.add(owed[slab], told, slab, sign=-1.0)
             parts.add(owed[slab], untold, slab)
         return parts.moved(own, before, after), owed
@@ -170,7 +170,7 @@ class Synced:
     ) -> tuple[Tensor, Tensor | None]:
         owed = None if memory is None else memory.clone()
         if owed is not None:
-            for slab in parts.slabs(len(own)):
+            for slab in parts.slabs(own):
                 parts.forget(owed[slab], told_since, slab)
         return parts.restored(own, agreed_then, agreed_now, told_since), owed
 

@@ -14,11 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from demoloco.codec.dct import dct, idct
+from demoloco.codec.dct import dct, idct, slab_chunks
 from demoloco.codec.layout import CHUNK, EDGE
 from demoloco.codec.packet import Sparse
-
-SLAB = 1024  # chunks: 16 MiB
 
 Agreed = Tensor | NDArray[np.float32]
 """An agreed state as a tensor, or as an array that may be a read-only map of a file."""
@@ -64,10 +62,11 @@ def restored(own: Tensor, then: Agreed, now: Agreed, told_since: Sequence[Sparse
 
 
 # -- one slab ------------------------------------------------------------------------------------
-def slabs(chunks: int) -> Iterator[slice]:
-    """The stack in parts of at most SLAB chunks."""
-    for start in range(0, chunks, SLAB):
-        yield slice(start, min(start + SLAB, chunks))
+def slabs(own: Tensor) -> Iterator[slice]:
+    """The model's chunks in parts that are best worked on at a time."""
+    size = slab_chunks(own.device)
+    for start in range(0, len(own), size):
+        yield slice(start, min(start + size, len(own)))
 
 
 def slab_momentum(agreed: Agreed, own: Tensor, slab: slice) -> Tensor:
@@ -109,6 +108,6 @@ def _on(packet: Sparse, slab: slice, device: torch.device) -> tuple[Tensor, Tens
 @torch.no_grad()
 def _by_slab(like: Tensor, compute: Callable[[slice], Tensor]) -> Tensor:
     out = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
-    for slab in slabs(len(like)):
+    for slab in slabs(like):
         out[slab] = compute(slab).view(-1, EDGE, EDGE)
     return out

@@ -1,0 +1,88 @@
+"""The DCT against SciPy's, the selection against a full sort."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from demoloco.codec import topk as selection
+from demoloco.codec.dct import dct, idct
+from demoloco.codec.topk import topk
+from tests.core import twins
+
+FEW_VALUES = arrays.arrays(
+    np.float32, (3, 4096), elements=st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, -2.5])
+)
+
+
+def test_the_transform_is_scipys() -> None:
+    chunks = torch.randn((5, 64, 64), generator=torch.Generator().manual_seed(0))
+    assert np.allclose(dct(chunks).numpy(), twins.transform(chunks.numpy()), atol=2e-5)
+
+
+def test_the_inverse_brings_the_chunks_back_over_many_slabs() -> None:
+    chunks = torch.randn((300, 64, 64), generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(idct(dct(chunks)), chunks, atol=1e-5)
+    assert float(dct(chunks).norm()) == pytest.approx(float(chunks.norm()), rel=1e-5)
+
+
+def test_a_task_that_lowers_the_precision_does_not_lower_the_transforms() -> None:
+    chunks = torch.randn((5, 64, 64), generator=torch.Generator().manual_seed(2))
+    exact = dct(chunks)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            lowered = dct(chunks)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert torch.equal(lowered, exact)
+
+
+def both_ways(values: np.ndarray, k: int) -> None:
+    wanted = twins.largest(values, k)
+    found = topk(torch.from_numpy(values), k)
+    assert np.array_equal(found.index, wanted.index)
+    assert np.array_equal(found.value, wanted.value)
+    index, value = selection._on_device(torch.from_numpy(values), k)
+    assert np.array_equal(index, wanted.index)
+    assert np.array_equal(value, wanted.value)
+
+
+@pytest.mark.parametrize("k", [1, 8, 64, 128, 129, 512, 4095, 4096])
+def test_both_ways_choose_what_a_full_sort_chooses(k: int) -> None:
+    both_ways(twins.momenta(140, seed=k), k)
+
+
+@given(FEW_VALUES, st.sampled_from([1, 5, 64, 200, 4096]))
+def test_ties_go_to_the_lower_index(values: np.ndarray, k: int) -> None:
+    both_ways(values, k)
+
+
+def test_of_a_chunk_of_zeros_the_first_k_are_kept() -> None:
+    assert topk(torch.zeros(2, 4096), 3).index.tolist() == [[0, 1, 2]] * 2
+
+
+def test_chunks_of_another_size_work_alike() -> None:
+    both_ways(np.random.default_rng(0).normal(size=(3, 100)).astype(np.float32), 7)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("k", [4, 1000])
+def test_a_coefficient_that_is_not_finite_is_an_error(bad: float, k: int) -> None:
+    values = torch.zeros(2, 4096)
+    values[1, 77] = bad
+    with pytest.raises(ValueError, match="diverged"):
+        topk(values, k)
+    with pytest.raises(ValueError, match="diverged"):
+        selection._on_device(values, k)
+
+
+@pytest.mark.parametrize("k", [0, 4097])
+def test_k_must_be_within_the_chunk(k: int) -> None:
+    with pytest.raises(ValueError, match="not in 1"):
+        topk(torch.zeros(1, 4096), k)
