@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from demoloco.config import RunConfig
 from demoloco.errors import ConfigError
 from demoloco.settings import default_home, load, parse_set
 
@@ -67,7 +68,7 @@ def test_flag_beats_environment_beats_file_beats_task_beats_default(file: Path) 
     assert run.batch_size == 4
     assert run.name == "ours"
     assert run.beta == 0.5
-    assert run.quorum == 0.67
+    assert run.quorum == RunConfig().quorum
     assert load({}, environ, file).run_config(task).inner_steps == 20
     assert load({}, {}, file).run_config(task).inner_steps == 30
     assert load({}, {}).run_config(task).inner_steps == 40
