@@ -36,13 +36,8 @@ Node = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON, under the names of control.proto.")]
 
 
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
-    ] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from importlib import metadata
 
         try:
@@ -50,6 +45,18 @@ def _options(
         except metadata.PackageNotFoundError:
             print("demoloco, not installed")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Steer the nodes of this machine; the options that belong to no verb."""
 
 
 @app.command()
@@ -91,7 +98,8 @@ def status(home: Home = None, node: Node = None, json: Json = False) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(render.status_screen(reply))
+    # uncropped, so that the join command can be copied however narrow the terminal is
+    Console(highlight=False).print(render.status_screen(reply), crop=False)
 
 
 @app.command()

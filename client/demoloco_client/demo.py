@@ -35,6 +35,8 @@ TICK_SECONDS = 0.2
 START_SECONDS = 180.0
 LEAVE_SECONDS = 60.0
 LOG_LINES_SHOWN = 12
+BEFORE_IT_WAS_UP = (-signal.SIGTERM, -signal.SIGINT)
+"""How a node ends that is told to leave before it can obey; SIGINT if it is not yet in its group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,7 @@ class Demo:
         self._last_line: RoundLine | None = None
         self._left: set[str] = set()
         self._stops = 0
+        self._explained = False
         self._leaving = False
         self._failure = ""
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -178,6 +181,7 @@ class Demo:
         self._say("stop                         Ctrl-C; once more to stop at once")
         self._say("")
         self._say(HEADER)
+        self._explained = True
 
     def _pump(self, done: Callable[[], bool], patience: float | None) -> bool:
         """Listen until `done`; False if the demo has to end instead."""
@@ -198,7 +202,8 @@ class Demo:
                 self._hear(self._heard.get_nowait())
         for node in self._nodes:
             self._notice_end(node)
-        self._tell_rounds()
+        if self._explained:
+            self._tell_rounds()
         if self._live.is_started:
             self._live.update(self._table(), refresh=True)
 
@@ -210,8 +215,6 @@ class Demo:
         for line in self._lines.take():
             self._last_line = line
             self._say(line.text())
-            if line.same_state is False and not self._failure:
-                self._failure = f"the agreed states differ after round {line.round}"
 
     def _notice_end(self, node: LocalNode) -> None:
         if not node.started or node.name in self._left:
@@ -221,7 +224,7 @@ class Demo:
             return
         self._left.add(node.name)
         self._lines.forget(node.name)
-        if code == 0 or (self._leaving and code == -signal.SIGTERM):  # it was not up yet
+        if code == 0 or (code in BEFORE_IT_WAS_UP and (self._stops or self._leaving)):
             self._say(f"{node.name} has left")
         else:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -258,14 +261,23 @@ class Demo:
         line = self._last_line
         if line is None:
             return
+        self._say("")
         words = f"{line.round} rounds in {render.duration(line.seconds)}"
         status = self._nodes[0].status
         if status is not None and status.HasField("eval_loss"):
-            words += f", loss {render.loss(status)}"
+            if status.HasField("eval_loss_first"):
+                words += f", held-out loss {status.eval_loss_first:.3f} → {status.eval_loss:.3f}"
+            else:
+                words += f", held-out loss {status.eval_loss:.3f}"
         if line.packet_bytes:
             share = line.model_bytes / line.packet_bytes
             words += f", packets of {render.size(line.packet_bytes)}, {share:.0f} × less than fp32"
         self._say(words)
+        # a fork heals in later rounds, so only the last one tells
+        if line.same_state is False:
+            self._failure = self._failure or f"the states differ after round {line.round}"
+        elif line.same_state:
+            self._say(f"all nodes hold the same state, {line.fingerprint[:16]}")
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)

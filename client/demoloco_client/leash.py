@@ -1,7 +1,7 @@
 """Run a program that does not outlive its parent: `-m demoloco_client.leash PARENT program …`.
 
 Rule: no imports beyond what this takes; it becomes the program at once. On Linux the kernel sends
-it SIGTERM when the parent dies, however it dies; elsewhere only an orderly parent ends its children.
+it SIGTERM when the parent dies, however that comes; elsewhere only an orderly parent ends it.
 """
 
 from __future__ import annotations

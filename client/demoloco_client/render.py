@@ -52,8 +52,11 @@ def status_screen(reply: StatusReply) -> RenderableType:
     lines.add_column(style="dim")
     lines.add_column(overflow="fold")
     for label, words in _lines(reply):
-        lines.add_row(label, printable(words))
-    return Group(lines, Text(), members_table(reply.members))
+        if words.strip():
+            lines.add_row(label, printable(words))
+    join = printable(reply.join_command)
+    join.no_wrap, join.overflow = True, "ignore"
+    return Group(lines, Text(), members_table(reply.members), Text(), join)
 
 
 def _lines(reply: StatusReply) -> Iterable[tuple[str, str]]:
@@ -85,7 +88,6 @@ def _lines(reply: StatusReply) -> Iterable[tuple[str, str]]:
     if reply.counters:
         yield "counts", ", ".join(f"{name} {n}" for name, n in sorted(reply.counters.items()))
     yield "home", reply.home
-    yield "join", reply.join_command
 
 
 def members_table(members: Iterable[MemberStatus]) -> Table:

@@ -41,7 +41,7 @@ class RoundLine:
         loss = "–" if self.loss is None else f"{self.loss:.3f}"
         held_out = "" if self.eval_loss is None else f"{self.eval_loss:.3f}"
         packet = size(self.packet_bytes) if self.packet_bytes else "–"
-        same = {True: f"yes  {self.fingerprint[:8]}", False: "NO: they differ", None: "–"}
+        same = {True: f"yes  {self.fingerprint[:8]}", False: "NO, they differ", None: "–"}
         return (
             f"{minutes:>3}:{seconds:02d} {self.round:>6} {loss:>8} {held_out:>9} "
             f"{self.samples_per_second:>10.1f} {packet:>8} {size(self.model_bytes):>11} "

@@ -59,7 +59,6 @@ def configure_logging(*, format: str = "text", level: str = "info") -> None:
     handler = _Stderr()
     handler.setFormatter(
         ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.ExtraAdder()],
             processors=[
                 *shared,
                 _time(local=format == "text" and colour),
@@ -107,8 +106,8 @@ def readable(value: object) -> str:
             return short(Digest(value))
         case float():
             return f"{value:.4g}"
-        case str():
-            return _quoted(_PEER_ID.sub(lambda found: short(PeerId(found.group())), value))
+        case str() if _PEER_ID.fullmatch(value):
+            return short(PeerId(value))
         case list() | tuple() | set() | frozenset():
             return ",".join(readable(item) for item in value) or "-"
         case _:
