@@ -1,8 +1,9 @@
 """What the node needs of a swarm: who is there, small words to all, blobs from anyone who has them.
 
-Rules for every adapter: each call has a deadline; a foreign exception ends here as SwarmError; bytes that a peer
-sends are decoded and bounded before anyone above sees them, and what fails is dropped and counted, never raised at
-the node. Signatures of members and manifests are checked here; packets are blobs, checked above.
+Rules for every adapter: each call has a deadline; a foreign exception ends here as SwarmError;
+bytes that a peer sends are decoded and bounded before anyone above sees them, and what fails is
+dropped and counted, never raised at the node. Signatures of members and manifests are checked here;
+packets are blobs, checked above.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Traffic:
 
 
 class Library(Protocol):
-    """What this node serves to others; implemented by the node over its store. Called in the node's loop."""
+    """What this node serves to others; implemented by the node over its store. Called in the node's
+    loop."""
 
     def genesis(self) -> Genesis | None: ...
 
@@ -116,7 +118,8 @@ class Swarm(Protocol):
         ...
 
     async def start(self, emit: Callable[[SwarmEvent], None], library: Library) -> None:
-        """Listen, dial the seeds, keep healing. Returns when others could reach us; seeds may still be away.
+        """Listen, dial the seeds, keep healing. Returns when others could reach us; seeds may still
+        be away.
 
         Raises: ConfigError (port in use, bad address), SwarmError (the transport does not start).
         """
@@ -145,19 +148,26 @@ class Swarm(Protocol):
         """Send a sealed manifest to all members."""
         ...
 
-    async def fetch(self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool = False) -> bytes:
-        """Get a blob from the first holder that has it, resuming with the next where one fails; digest checked.
+    async def fetch(
+        self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool = False
+    ) -> bytes:
+        """Get a blob from the first holder that has it, resuming with the next where one fails;
+        digest checked.
 
         Raises: SwarmError when no holder delivered it.
         """
         ...
 
     def fetch_parts(self, blob: BlobRef, holders: Sequence[PeerId]) -> AsyncIterator[bytes]:
-        """As `fetch`, in parts of at most 256 KiB, for blobs that should not stand in memory; digest checked at the end."""
+        """As `fetch`, in parts of at most 256 KiB, for blobs that should not stand in memory;
+        digest checked at the end."""
         ...
 
-    async def manifests(self, holder: PeerId, head: Digest, count: int) -> tuple[tuple[Manifest, bytes], ...]:
-        """Manifests from `head` towards the genesis, head first, signatures and linkage checked; may be fewer.
+    async def manifests(
+        self, holder: PeerId, head: Digest, count: int
+    ) -> tuple[tuple[Manifest, bytes], ...]:
+        """Manifests from `head` towards the genesis, head first, signatures and linkage checked;
+        may be fewer.
 
         Raises: SwarmError if the holder does not have `head` or does not answer.
         """
@@ -171,7 +181,8 @@ class Swarm(Protocol):
         ...
 
     def seal(self, kind: str, body: bytes) -> bytes:
-        """Sign `body` with this node's identity; the bytes of a Signed envelope. `kind`: packet | manifest | member."""
+        """Sign `body` with this node's identity; the bytes of a Signed envelope. `kind`: packet |
+        manifest | member."""
         ...
 
     async def stop(self) -> None:

@@ -1,0 +1,197 @@
+"""The envelopes in which peers call each other, in bytes and back.
+
+Rule: as in `wire.py`, bytes in, a value or PacketError out. What is signed stays sealed here: its own decoder checks
+it. Every reply but a genesis stays under MAX_REPLY_BYTES, so that the transport never has to refuse one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from demoloco.bounds import VERSION, check_version, to_digest, within
+from demoloco.errors import PacketError
+from demoloco.types import Digest, Offer
+from demoloco.wire import offer_message, parse, to_offer
+from demoloco_proto.v1 import packet_pb2, round_pb2
+
+MAX_REQUEST_BYTES = 1 << 20
+MAX_REPLY_BYTES = 900 << 10
+MAX_GENESIS_BYTES = 5 << 20  # the limits of its parts, and room for what names them
+MAX_RECORDS = 256
+MAX_OFFERS = 256
+MAX_MANIFESTS = 64
+MAX_CHUNK_BYTES = 256 << 10
+MAX_OFFSET = 1 << 50
+MAX_CLOCK_MS = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What one peer tells another when they meet or beat: its run, and records it thinks are news."""
+
+    run: Digest | None
+    records: tuple[bytes, ...]  # sealed members, not yet checked
+    clock_ms: int = 0  # in replies only
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a blob."""
+
+    offset: int
+    data: bytes
+    last: bool
+
+
+# Hello
+
+
+def encode_hello(hello: Hello) -> bytes:
+    message = round_pb2.Hello(
+        version=VERSION, run=hello.run or b"", members=_envelopes(hello.records)
+    )
+    return message.SerializeToString()
+
+
+def decode_hello(data: bytes) -> Hello:
+    told = parse(round_pb2.Hello, data)
+    check_version(told.version)
+    return Hello(_run_or_none(told.run), _sealed(told.members, MAX_RECORDS))
+
+
+def encode_hello_reply(hello: Hello) -> bytes:
+    message = round_pb2.HelloReply(
+        version=VERSION,
+        run=hello.run or b"",
+        members=_envelopes(hello.records),
+        clock_ms=hello.clock_ms,
+    )
+    return message.SerializeToString()
+
+
+def decode_hello_reply(data: bytes) -> Hello:
+    told = parse(round_pb2.HelloReply, data)
+    check_version(told.version)
+    clock = within("clock_ms", told.clock_ms, 0, MAX_CLOCK_MS)
+    return Hello(_run_or_none(told.run), _sealed(told.members, MAX_RECORDS), clock)
+
+
+# Genesis
+
+
+def encode_genesis_reply(genesis: bytes | None) -> bytes:
+    return round_pb2.GenesisReply(genesis=genesis or b"").SerializeToString()
+
+
+def decode_genesis_reply(data: bytes) -> bytes | None:
+    """The genesis as it was sent, or None where the peer has no run yet."""
+    return parse(round_pb2.GenesisReply, data).genesis or None
+
+
+# Offers and manifests
+
+
+def encode_announcement(run: Digest, offers: Sequence[Offer]) -> bytes:
+    message = round_pb2.Announcement(run=run, offers=[offer_message(offer) for offer in offers])
+    return message.SerializeToString()
+
+
+def decode_announcement(data: bytes) -> tuple[Digest, tuple[Offer, ...]]:
+    told = parse(round_pb2.Announcement, data)
+    within("number of offers", len(told.offers), 1, MAX_OFFERS)
+    return to_digest("run", told.run), tuple(to_offer(offer) for offer in told.offers)
+
+
+def encode_publication(run: Digest, sealed: bytes) -> bytes:
+    return round_pb2.Publication(run=run, manifest=_envelope(sealed)).SerializeToString()
+
+
+def decode_publication(data: bytes) -> tuple[Digest, bytes]:
+    told = parse(round_pb2.Publication, data)
+    return to_digest("run", told.run), told.manifest.SerializeToString()
+
+
+def encode_manifests_request(run: Digest, head: Digest, count: int) -> bytes:
+    return round_pb2.ManifestsRequest(run=run, head=head, count=count).SerializeToString()
+
+
+def decode_manifests_request(data: bytes) -> tuple[Digest, Digest, int]:
+    told = parse(round_pb2.ManifestsRequest, data)
+    count = within("count", told.count, 1, MAX_MANIFESTS)
+    return to_digest("run", told.run), to_digest("head", told.head), count
+
+
+def encode_manifests_reply(sealed: Sequence[bytes]) -> bytes:
+    """As many of the manifests, from the first on, as fit into a reply."""
+    return round_pb2.ManifestsReply(
+        manifests=_envelopes(fitting(sealed[:MAX_MANIFESTS]))
+    ).SerializeToString()
+
+
+def decode_manifests_reply(data: bytes) -> tuple[bytes, ...]:
+    return _sealed(parse(round_pb2.ManifestsReply, data).manifests, MAX_MANIFESTS)
+
+
+# Snapshots and blobs
+
+
+def encode_snapshot_request(run: Digest) -> bytes:
+    return round_pb2.SnapshotRequest(run=run).SerializeToString()
+
+
+def decode_snapshot_request(data: bytes) -> Digest:
+    return to_digest("run", parse(round_pb2.SnapshotRequest, data).run)
+
+
+def encode_blob_request(run: Digest, blob: Digest, offset: int) -> bytes:
+    return round_pb2.BlobRequest(run=run, digest=blob, offset=offset).SerializeToString()
+
+
+def decode_blob_request(data: bytes) -> tuple[Digest, Digest, int]:
+    told = parse(round_pb2.BlobRequest, data)
+    offset = within("offset", told.offset, 0, MAX_OFFSET)
+    return to_digest("run", told.run), to_digest("blob", told.digest), offset
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    message = round_pb2.BlobChunk(offset=chunk.offset, data=chunk.data, last=chunk.last)
+    return message.SerializeToString()
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    told = parse(round_pb2.BlobChunk, data)
+    within("length of a chunk", len(told.data), 0, MAX_CHUNK_BYTES)
+    return Chunk(within("offset", told.offset, 0, MAX_OFFSET), told.data, told.last)
+
+
+# Shared
+
+
+def fitting(sealed: Iterable[bytes], limit: int = MAX_REPLY_BYTES) -> list[bytes]:
+    """The first of these whose lengths add up to at most `limit`, each counted with its framing."""
+    kept: list[bytes] = []
+    for one in sealed:
+        limit -= len(one) + 8
+        if limit < 0:
+            break
+        kept.append(one)
+    return kept
+
+
+def _run_or_none(run: bytes) -> Digest | None:
+    return to_digest("run", run) if run else None
+
+
+def _envelope(sealed: bytes) -> packet_pb2.Signed:
+    return packet_pb2.Signed.FromString(sealed)
+
+
+def _envelopes(sealed: Iterable[bytes]) -> list[packet_pb2.Signed]:
+    return [_envelope(one) for one in sealed]
+
+
+def _sealed(told: Sequence[packet_pb2.Signed], limit: int) -> tuple[bytes, ...]:
+    if len(told) > limit:
+        raise PacketError(f"{len(told)} signed messages in one; the limit is {limit}")
+    return tuple(signed.SerializeToString() for signed in told)

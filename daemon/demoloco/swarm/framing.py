@@ -1,0 +1,47 @@
+"""Frames on a byte stream: one byte of kind, four of length, the payload.
+
+Rule: a length is checked before a byte of the payload is read, so nobody can make this node buffer more than one
+frame. A stream that stops without an END was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+
+from demoloco.errors import PacketError
+from demoloco.swarm.transport import FRAME_HEADER_BYTES, MAX_FRAME_BYTES
+
+ACKNOWLEDGED = b"\x06"
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    PIECE = 0
+    REFUSAL = 1
+    END = 2
+    REQUEST = 3
+
+
+async def write_frame(
+    writer: asyncio.StreamWriter, kind: Kind, payload: bytes, seconds: float
+) -> None:
+    """Raises: OSError, TimeoutError if the other side takes nothing for `seconds`."""
+    writer.write(bytes((kind,)) + len(payload).to_bytes(FRAME_HEADER_BYTES - 1) + payload)
+    async with asyncio.timeout(seconds):
+        await writer.drain()
+
+
+async def read_frame(reader: asyncio.StreamReader, seconds: float) -> tuple[Kind, bytes]:
+    """Raises: PacketError, OSError, EOFError where the stream was cut, TimeoutError."""
+    async with asyncio.timeout(seconds):
+        header = await reader.readexactly(FRAME_HEADER_BYTES)
+        length = int.from_bytes(header[1:])
+        if length > MAX_FRAME_BYTES:
+            raise PacketError(f"a frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
+        try:
+            kind = Kind(header[0])
+        except ValueError:
+            raise PacketError(f"a frame of kind {header[0]}") from None
+        return kind, await reader.readexactly(length)

@@ -1,0 +1,385 @@
+"""The swarm over hivemind's libp2p: encrypted, authenticated by peer id, through NATs and relays.
+
+Rule: one p2pd child, rebuilt when it dies; small calls are unary messages, blobs are streams of bounded frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from hivemind.p2p import P2PContext, P2PDaemonError, P2PHandlerError, PeerID, ServicerBase
+
+from demoloco.errors import ConfigError, DemolocoError, PacketError, SwarmError
+from demoloco.swarm import hivemind_p2pd as p2pd
+from demoloco.swarm.addresses import (
+    parse_announce,
+    parse_listen,
+    parse_peer,
+    tcp_host_port,
+    with_port,
+)
+from demoloco.swarm.faults import fault_of
+from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
+from demoloco.swarm.hivemind_hints import Hints
+from demoloco.swarm.hivemind_p2pd import CountingP2P, Reach
+from demoloco.swarm.identity import Identity
+from demoloco.swarm.mesh import Mesh, Timing
+from demoloco.swarm.ports import check_free
+from demoloco.swarm.transport import (
+    FRAME_HEADER_BYTES,
+    Fault,
+    Meter,
+    Method,
+    Refused,
+    Service,
+    Unreachable,
+)
+from demoloco.types import Digest, PeerId
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+NAMESPACE = "demoloco-v1"
+BLOBS = f"{NAMESPACE}::blobs"
+ANSWERED, REFUSED = b"\x00", b"\x01"  # first byte of a reply
+STREAM_SECONDS = 60.0
+"""How long a peer may take nothing of a stream before it is cut."""
+REQUEST_SECONDS = 10.0
+MAX_REBUILD_SECONDS = 30.0
+
+
+class Message(bytes):
+    """Bytes in the clothes of a protobuf message: `calls.py` is the one that decodes."""
+
+    @staticmethod
+    def FromString(data: bytes) -> Message:
+        return Message(data)
+
+    def SerializeToString(self) -> bytes:
+        return bytes(self)
+
+
+class PeerCalls(ServicerBase):  # type: ignore[misc]
+    """The unary calls; the class's and the methods' names are part of the protocol."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def rpc_hello(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.HELLO, request, context)
+
+    async def rpc_genesis(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.GENESIS, request, context)
+
+    async def rpc_announce(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.ANNOUNCE, request, context)
+
+    async def rpc_publish(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.PUBLISH, request, context)
+
+    async def rpc_manifests(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.MANIFESTS, request, context)
+
+    async def rpc_snapshot(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.SNAPSHOT, request, context)
+
+    def _answer(self, method: Method, request: Message, context: P2PContext) -> Message:
+        peer = PeerId(context.remote_id.to_base58())
+        try:
+            return Message(ANSWERED + self._service.answer(peer, method, bytes(request)))
+        except Refused as error:
+            return Message(REFUSED + str(error).encode())
+
+
+class HivemindTransport:
+    """One p2pd, its calls and its streams."""
+
+    def __init__(
+        self, identity: Identity, listen: Sequence[str], announce: Sequence[str], reach: Reach
+    ) -> None:
+        if identity.path is None:
+            raise ConfigError("the identity must be in a file: p2pd reads it")
+        self._path: Path = identity.path
+        self._me = identity.peer_id
+        self._listen = tuple(map(parse_listen, listen))
+        self._announce = tuple(map(parse_announce, announce))
+        self._reach = reach
+        self._p2p: CountingP2P | None = None
+        self._hints: Hints | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._met: set[PeerId] = set()
+        self._faults: dict[PeerId, Unreachable] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self.meter = Meter()
+        self.restarts = 0
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    @property
+    def daemon_pid(self) -> int | None:
+        """The process id of p2pd, or None while it is down."""
+        return p2pd.process_id(self._p2p) if self._p2p else None
+
+    async def start(self, service: Service) -> None:
+        self._service = service
+        await check_free(self._listen)
+        await self._bring_up()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._end_streams()
+        if self._hints is not None:
+            await self._hints.leave()
+        if self._p2p is not None:
+            p2p, self._p2p = self._p2p, None
+            await p2pd.shut_down(p2p)
+
+    # Calls and streams to others
+
+    async def connect(self, peer: PeerId, addresses: Sequence[str], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await p2pd.connect(self._up, peer, addresses)
+        except TimeoutError:
+            raise self._note(peer, Unreachable(Fault.TIMEOUT)) from None
+        except ValueError as error:
+            raise self._note(peer, Unreachable(Fault.UNKNOWN, str(error))) from error
+        except (P2PDaemonError, OSError, EOFError) as error:
+            fault = fault_of(str(error))
+            if (
+                fault.fault is Fault.BACKOFF
+            ):  # libp2p keeps the reason to itself; the last one stands
+                raise self._faults.get(peer, fault) from error
+            raise self._note(peer, fault) from error
+        self._met.add(peer)
+        self._faults.pop(peer, None)
+
+    async def call(self, peer: PeerId, method: Method, body: bytes, seconds: float) -> bytes:
+        p2p = self._check_met(peer)
+        stub = PeerCalls.get_stub(p2p, PeerID.from_base58(peer), namespace=NAMESPACE)
+        rpc = getattr(stub, f"rpc_{method.value}")
+        try:
+            reply: bytes = await rpc(Message(body), timeout=seconds)
+        except TimeoutError:
+            raise Unreachable(Fault.TIMEOUT) from None
+        except P2PHandlerError as error:
+            raise Refused(f"it failed: {error}") from error
+        except (P2PDaemonError, OSError, EOFError) as error:
+            raise self._lost(peer, error) from error
+        if reply[:1] != ANSWERED:
+            raise Refused(reply[1:].decode(errors="replace"))
+        return reply[1:]
+
+    async def stream(
+        self, peer: PeerId, body: bytes, frame_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        p2p = self._check_met(peer)
+        try:
+            async with asyncio.timeout(frame_seconds):
+                _, reader, writer = await p2p.call_binary_stream_handler(
+                    PeerID.from_base58(peer), BLOBS
+                )
+            with closing(writer):
+                await write_frame(writer, Kind.REQUEST, body, frame_seconds)
+                self.meter.sent += len(body) + FRAME_HEADER_BYTES
+                while True:
+                    kind, payload = await read_frame(reader, frame_seconds)
+                    if kind is not Kind.PIECE:
+                        break
+                    self.meter.frame_received(payload)
+                    yield payload
+                self.meter.received += len(payload) + FRAME_HEADER_BYTES
+                if kind is not Kind.END:
+                    raise Refused(payload.decode(errors="replace"))
+                writer.write(ACKNOWLEDGED)
+                await writer.drain()
+        except TimeoutError:
+            raise Unreachable(Fault.TIMEOUT) from None
+        except (P2PDaemonError, OSError, EOFError) as error:
+            raise self._lost(peer, error) from error
+
+    async def advertise(self, run: Digest, record: bytes) -> None:
+        if self._hints is not None:
+            p2pd.forget_finished_calls(self._up)
+            self._addresses = await p2pd.visible_addresses(self._up)
+            await self._hinted(self._hints.advertise(run, self._me, record))
+
+    async def find(self, run: Digest) -> Sequence[bytes]:
+        if self._hints is None:
+            return ()
+        await self._hinted(self._hints.meet(self._met))
+        return await self._hinted(self._hints.find(run)) or ()
+
+    # Streams of others
+
+    async def _on_stream(
+        self, info: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            with closing(writer):
+                peer = PeerId(info.peer_id.to_base58())  # type: ignore[attr-defined]
+                await self._serve(peer, reader, writer)
+        except (DemolocoError, OSError, EOFError, TimeoutError) as error:
+            log.debug("stream=cut why=%s", error)
+        finally:
+            self._serving.discard(task)
+
+    async def _serve(
+        self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        kind, body = await read_frame(reader, REQUEST_SECONDS)
+        if kind is not Kind.REQUEST:
+            raise PacketError(f"a stream starts with a frame of kind {kind}")
+        self.meter.received += len(body) + FRAME_HEADER_BYTES
+        try:
+            outgoing = self._service.open_stream(peer, body)
+        except Refused as error:
+            await self._send(writer, Kind.REFUSAL, str(error).encode())
+            return
+        with closing(outgoing):
+            for frame in outgoing.frames():
+                await write_frame(writer, Kind.PIECE, frame, STREAM_SECONDS)
+                self.meter.frame_sent(frame)
+            await self._send(writer, Kind.END, b"")
+            async with asyncio.timeout(STREAM_SECONDS):
+                if await reader.readexactly(1) == ACKNOWLEDGED:
+                    outgoing.delivered()
+
+    async def _send(self, writer: asyncio.StreamWriter, kind: Kind, payload: bytes) -> None:
+        await write_frame(writer, kind, payload, STREAM_SECONDS)
+        self.meter.sent += len(payload) + FRAME_HEADER_BYTES
+
+    async def _end_streams(self) -> None:
+        tasks = tuple(self._serving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # p2pd
+
+    async def _bring_up(self) -> None:
+        p2p = await p2pd.launch(self._path, self._listen, self._announce, self._reach, self.meter)
+        try:
+            if p2p.peer_id.to_base58() != self._me:
+                raise SwarmError(f"p2pd took another identity than {self._path}")
+            hints = await Hints.join(p2p)
+            await PeerCalls(self._service).add_p2p_handlers(p2p, namespace=NAMESPACE)
+            await p2p.add_binary_stream_handler(BLOBS, self._on_stream)
+            self._addresses = await p2pd.visible_addresses(p2p)
+        except BaseException:
+            await p2pd.shut_down(p2p)
+            raise
+        self._listen = tuple(self._with_port_taken(address) for address in self._listen)
+        self._p2p, self._hints = p2p, hints
+
+    def _with_port_taken(self, address: str) -> str:
+        """Port 0 becomes the port that was given, so that a rebuilt p2pd is found at the same address."""
+        mine = tcp_host_port(address)
+        if mine is None or mine[1] != 0:
+            return address
+        given = [pair for pair in map(tcp_host_port, self._addresses) if pair]
+        same_host = [port for host, port in given if host == mine[0]]
+        ports = same_host or [port for _, port in given]
+        return with_port(address, ports[0]) if ports and not self._announce else address
+
+    async def _watch(self) -> None:
+        """Rebuild p2pd whenever it dies."""
+        while True:
+            if self._p2p is None:
+                return
+            code = await p2pd.death(self._p2p)
+            self.restarts += 1
+            log.error("p2pd=died code=%s; it is started again", code)
+            dead, self._p2p = self._p2p, None
+            p2pd.fail_pending(dead)
+            if self._hints is not None:
+                self._hints.abandon()
+            await self._end_streams()
+            await p2pd.shut_down(dead)
+            self._met.clear()
+            await self._rebuild()
+
+    async def _rebuild(self) -> None:
+        pause = 0.2
+        while self._p2p is None:
+            try:
+                await self._bring_up()
+                log.warning("p2pd=restarted restarts=%d", self.restarts)
+            except (SwarmError, P2PDaemonError, OSError, EOFError) as error:
+                log.error("p2pd=down why=%s retry_seconds=%.1f", error, pause)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(MAX_REBUILD_SECONDS, 2 * pause)
+
+    @property
+    def _up(self) -> CountingP2P:
+        if self._p2p is None:
+            raise Unreachable(Fault.DOWN)
+        return self._p2p
+
+    def _check_met(self, peer: PeerId) -> CountingP2P:
+        """Without a connection p2pd would ask the whole network for the peer, for up to a minute."""
+        p2p = self._up
+        if peer not in self._met:
+            raise Unreachable(Fault.UNKNOWN)
+        return p2p
+
+    def _lost(self, peer: PeerId, error: Exception) -> Unreachable:
+        fault = fault_of(str(error))
+        if fault.fault in (Fault.UNKNOWN, Fault.BROKEN):
+            self._met.discard(peer)
+        return fault
+
+    def _note(self, peer: PeerId, fault: Unreachable) -> Unreachable:
+        self._faults[peer] = fault
+        return fault
+
+    async def _hinted(self, work: Awaitable[_T]) -> _T | None:
+        """A hint that fails is no hint; the reason is for the curious."""
+        try:
+            return await work
+        except (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError) as error:
+            log.debug("hint=failed why=%r", error)
+            return None
+
+
+class HivemindSwarm(Mesh):
+    """A node's swarm over libp2p; lives in the caller's loop."""
+
+    def __init__(
+        self,
+        identity: Identity | Path,
+        *,
+        listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce: Sequence[str] = (),
+        seeds: Sequence[str] = (),
+        known_members: Sequence[str] = (),
+        timing: Timing | None = None,
+        reach: Reach | None = None,
+    ) -> None:
+        """Raises: ConfigError for an address or identity that cannot be used."""
+        if isinstance(identity, Path):
+            identity = Identity.load_or_create(identity)
+        self.transport = HivemindTransport(identity, listen, announce, reach or Reach())
+        super().__init__(
+            identity,
+            self.transport,
+            seeds=[parse_peer(seed) for seed in seeds],
+            known=[parse_peer(one) for one in known_members],
+            timing=timing,
+        )

@@ -1,0 +1,192 @@
+"""libp2p as hivemind ships it: its daemon p2pd as a child of this process, driven from this process's loop.
+
+Rule: nothing forks Python, and nothing is dialled while p2pd starts. What hivemind keeps private and this project
+needs (`_client.connect`, `_child`, `_make_process_args`, the pending calls) is touched in this file alone; a test
+fails when a new version moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, PeerID
+from hivemind.utils.logging import use_hivemind_log_handler
+from hivemind.utils.multiaddr import Multiaddr
+
+from demoloco.bounds import MAX_ADDRESSES
+from demoloco.errors import SwarmError
+from demoloco.swarm.transport import Meter
+from demoloco.types import PeerId
+
+log = logging.getLogger(__name__)
+
+# hivemind renames a level and takes its own handler at import; the node's log is the node's.
+logging.addLevelName(logging.WARNING, "WARNING")
+use_hivemind_log_handler("nowhere")
+logging.getLogger("hivemind").setLevel(logging.WARNING)
+
+STARTUP_SECONDS = 60.0
+SHUTDOWN_SECONDS = 5.0
+MAX_UNARY_BYTES = 8 << 20
+
+Died = P2PDaemonError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How a node makes itself reachable. The defaults suit a volunteer behind a home router."""
+
+    nat_port_map: bool = True
+    """Ask the router for a port (UPnP, NAT-PMP)."""
+    auto_nat: bool = True
+    """Find out whether others can dial this node, and punch holes."""
+    use_relay: bool = True
+    """Dial peers through relays where there is no direct way."""
+    use_auto_relay: bool = False
+    """Look for a relay when nobody can dial this node."""
+    relay_service: bool = False
+    """Relay for others: for seeds with a public address."""
+    trusted_relays: tuple[str, ...] = ()
+    """Relays to use, as full multiaddrs; needs use_auto_relay."""
+    reachability: str | None = None
+    """public | private where it is known; None = find out."""
+
+
+LOOPBACK = Reach(nat_port_map=False, auto_nat=False, use_relay=False)
+"""For nodes that only meet on this machine or in one datacentre."""
+
+
+class CountingP2P(P2P):  # type: ignore[misc]
+    """hivemind's P2P with further flags for p2pd, counting the bytes of every unary message, the DHT's too."""
+
+    meter: ClassVar[Meter]
+    flags: ClassVar[dict[str, object]]
+
+    @classmethod
+    def _make_process_args(cls, *args: object, **kwargs: object) -> list[str]:
+        made: list[str] = P2P._make_process_args(*args, **{**kwargs, **cls.flags})
+        return made
+
+    async def _call_unary_protobuf_handler(
+        self, peer_id: PeerID, handle_name: str, input: Any, output_protobuf_type: Any
+    ) -> Any:
+        request = input.SerializeToString()
+        self.meter.sent += len(request)
+        reply = await self._client.call_unary_handler(peer_id, handle_name, request)
+        self.meter.received += len(reply)
+        return output_protobuf_type.FromString(reply)
+
+    async def _add_protobuf_unary_handler(
+        self,
+        handle_name: str,
+        handler: Callable[[Any, P2PContext], Awaitable[Any]],
+        input_protobuf_type: Any,
+        balanced: bool = False,
+    ) -> None:
+        async def counted(request: bytes, remote_id: PeerID) -> bytes:
+            self.meter.received += len(request)
+            context = P2PContext(
+                handle_name=handle_name, local_id=self.peer_id, remote_id=remote_id
+            )
+            answer = await handler(input_protobuf_type.FromString(request), context)
+            reply: bytes = answer.SerializeToString()
+            self.meter.sent += len(reply)
+            return reply
+
+        await self._client.add_unary_handler(handle_name, counted, balanced=balanced)
+
+
+async def launch(
+    identity: Path, listen: Sequence[str], announce: Sequence[str], reach: Reach, meter: Meter
+) -> CountingP2P:
+    """Start p2pd. Raises: SwarmError."""
+    flags = {"relayService": int(reach.relay_service)}
+    kind: Any = type("CountingP2P", (CountingP2P,), {"meter": meter, "flags": flags})
+    try:
+        p2p: CountingP2P = await kind.create(
+            initial_peers=None,
+            identity_path=str(identity),
+            host_maddrs=list(listen),
+            announce_maddrs=list(announce) or None,
+            nat_port_map=reach.nat_port_map,
+            auto_nat=reach.auto_nat,
+            use_relay=reach.use_relay,
+            use_auto_relay=reach.use_auto_relay,
+            trusted_relays=list(reach.trusted_relays) or None,
+            force_reachability=reach.reachability,
+            startup_timeout=STARTUP_SECONDS,
+            check_if_identity_free=False,
+            persistent_conn_max_msg_size=MAX_UNARY_BYTES,
+        )
+    except (P2PDaemonError, OSError, ValueError, asyncio.IncompleteReadError) as error:
+        raise SwarmError(f"libp2p does not start: {error}") from error
+    return p2p
+
+
+async def death(p2p: CountingP2P) -> int:
+    """Wait until p2pd is gone; its exit code."""
+    code: int = await p2p._child.wait()
+    return code
+
+
+def process_id(p2p: CountingP2P) -> int:
+    return int(p2p._child.pid)
+
+
+def fail_pending(p2p: CountingP2P) -> None:
+    """End every call that waits for a p2pd that is no more."""
+    for call in tuple(p2p._client.control._pending_calls.values()):
+        if not call.done():
+            call.set_exception(P2PDaemonError("p2pd died"))
+
+
+def forget_finished_calls(p2p: CountingP2P) -> None:
+    """hivemind keeps the tasks of calls that were cancelled; let go of them."""
+    tasks = p2p._client.control._handler_tasks
+    for call in [call for call, task in tasks.items() if task.done()]:
+        del tasks[call]
+
+
+async def connect(p2p: CountingP2P, peer: PeerId, addresses: Sequence[str]) -> None:
+    """Dial; raises hivemind's errors."""
+    dialled = [Multiaddr(address) for address in addresses]
+    await p2p._client.connect(PeerID.from_base58(peer), dialled)
+
+
+async def visible_addresses(p2p: CountingP2P) -> tuple[str, ...]:
+    """Where others can dial this node, without /p2p/; loopback last."""
+    try:
+        found = [str(one) for one in await p2p.get_visible_maddrs(latest=True)]
+    except ValueError:  # hivemind's word for none
+        return ()
+    bare = [one.removesuffix(f"/p2p/{p2p.peer_id.to_base58()}") for one in found]
+    bare.sort(key=lambda address: address.startswith(("/ip4/127.", "/ip6/::1/")))
+    return tuple(dict.fromkeys(bare))[:MAX_ADDRESSES]
+
+
+async def shut_down(p2p: CountingP2P) -> None:
+    """End p2pd and every task that hivemind started for it."""
+    control = p2p._client.control
+    tasks = [
+        task
+        for task in (p2p._listen_task, p2p._reader_task, control._read_task, control._write_task)
+        if task is not None
+    ]
+    tasks.extend(control._handler_tasks.values())
+    try:
+        async with asyncio.timeout(SHUTDOWN_SECONDS):
+            await p2p.shutdown()
+    except TimeoutError:
+        log.warning("p2pd=killed why=did not end in %.0f s", SHUTDOWN_SECONDS)
+        with suppress(ProcessLookupError):
+            p2p._child.kill()
+        await p2p._child.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,192 @@
+"""A swarm in one process, for tests: the real mesh over a network with seeded delay, loss, partitions and deaths.
+
+Rule: everything follows from the seed and from the loop's clock, so a virtual clock gives the same run each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Iterable, Sequence
+
+from demoloco.errors import ConfigError, DemolocoError
+from demoloco.swarm.addresses import PeerAddress
+from demoloco.swarm.identity import Identity
+from demoloco.swarm.mesh import Mesh, Timing
+from demoloco.swarm.transport import Fault, Meter, Method, Service, Unreachable
+from demoloco.types import Digest, PeerId
+
+
+class MemoryNetwork:
+    """What lies between the nodes of one test."""
+
+    def __init__(
+        self, seed: int = 0, *, delay: tuple[float, float] = (0.0, 0.002), loss: float = 0.0
+    ) -> None:
+        self.delay = delay
+        self.loss = loss
+        self.rng = random.Random(seed)
+        self.board: dict[Digest, dict[PeerId, bytes]] = {}
+        self._at: dict[str, MemoryTransport] = {}
+        self._links: set[frozenset[PeerId]] = set()
+        self._islands: tuple[frozenset[PeerId], ...] = ()
+
+    def partition(self, *islands: Iterable[PeerId]) -> None:
+        """Only peers of one island hear each other from now on; who is on none hears everybody."""
+        self._islands = tuple(frozenset(island) for island in islands)
+
+    def heal(self) -> None:
+        self._islands = ()
+
+    def kill(self, peer: PeerId) -> None:
+        """The peer's process is gone, without a word."""
+        for address, transport in tuple(self._at.items()):
+            if transport.peer_id == peer:
+                del self._at[address]
+        self._links = {link for link in self._links if peer not in link}
+
+    def apart(self, one: PeerId, other: PeerId) -> bool:
+        homes = [island for island in self._islands if one in island or other in island]
+        return any((one in home) != (other in home) for home in homes) and len(homes) > 1
+
+    def attach(self, address: str, transport: MemoryTransport) -> None:
+        """Raises: ConfigError if somebody is there."""
+        if address in self._at:
+            raise ConfigError(f"{address} is in use by another node; choose another address")
+        self._at[address] = transport
+
+    def at(self, address: str) -> MemoryTransport | None:
+        return self._at.get(address)
+
+    def link(self, one: PeerId, other: PeerId) -> None:
+        self._links.add(frozenset((one, other)))
+
+    def linked(self, one: PeerId, other: PeerId) -> MemoryTransport:
+        """The other end. Raises: Unreachable if there is no connection or nobody at the end of it."""
+        if frozenset((one, other)) not in self._links:
+            raise Unreachable(Fault.UNKNOWN)
+        for transport in self._at.values():
+            if transport.peer_id == other:
+                return transport
+        raise Unreachable(Fault.BROKEN)
+
+    async def carry(self, one: PeerId, other: PeerId, seconds: float) -> None:
+        """Let one message travel. Raises: Unreachable after `seconds` if it does not arrive."""
+        if self.apart(one, other) or (self.loss and self.rng.random() < self.loss):
+            await asyncio.sleep(seconds)
+            raise Unreachable(Fault.TIMEOUT)
+        await asyncio.sleep(self.rng.uniform(*self.delay))
+
+
+class MemoryTransport:
+    """One node's end of a MemoryNetwork."""
+
+    def __init__(self, network: MemoryNetwork, peer_id: PeerId, address: str) -> None:
+        self.peer_id = peer_id
+        self.meter = Meter()
+        self.restarts = 0
+        self._network = network
+        self._address = address
+        self.service: Service
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return (self._address,)
+
+    async def start(self, service: Service) -> None:
+        self.service = service
+        self._network.attach(self._address, self)
+
+    async def connect(self, peer: PeerId, addresses: Sequence[str], seconds: float) -> None:
+        self._check_alive()
+        await self._network.carry(self.peer_id, peer, seconds)
+        found = [end for end in map(self._network.at, addresses) if end is not None]
+        if not found:
+            raise Unreachable(Fault.REFUSED)
+        if all(end.peer_id != peer for end in found):
+            raise Unreachable(Fault.OTHER_PEER, found[0].peer_id)
+        self._network.link(self.peer_id, peer)
+
+    async def call(self, peer: PeerId, method: Method, body: bytes, seconds: float) -> bytes:
+        self._check_alive()
+        self._network.linked(self.peer_id, peer)
+        self.meter.sent += len(body)
+        await self._network.carry(self.peer_id, peer, seconds)
+        end = self._network.linked(self.peer_id, peer)
+        end.meter.received += len(body)
+        reply = end.service.answer(self.peer_id, method, body)
+        end.meter.sent += len(reply)
+        await self._network.carry(peer, self.peer_id, seconds)
+        self.meter.received += len(reply)
+        return reply
+
+    async def stream(
+        self, peer: PeerId, body: bytes, frame_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        self._check_alive()
+        self._network.linked(self.peer_id, peer)
+        self.meter.sent += len(body)
+        await self._network.carry(self.peer_id, peer, frame_seconds)
+        end = self._network.linked(self.peer_id, peer)
+        end.meter.received += len(body)
+        outgoing = end.service.open_stream(self.peer_id, body)
+        try:
+            for frame in outgoing.frames():
+                end.meter.frame_sent(frame)
+                await self._network.carry(peer, self.peer_id, frame_seconds)
+                self._network.linked(self.peer_id, peer)
+                self.meter.frame_received(frame)
+                yield frame
+            outgoing.delivered()
+        except (DemolocoError, OSError) as error:
+            raise Unreachable(Fault.BROKEN) from error
+        finally:
+            outgoing.close()
+
+    async def advertise(self, run: Digest, record: bytes) -> None:
+        self._network.board.setdefault(run, {})[self.peer_id] = record
+
+    async def find(self, run: Digest) -> Sequence[bytes]:
+        return tuple(self._network.board.get(run, {}).values())
+
+    async def stop(self) -> None:
+        if self._network.at(self._address) is self:
+            self._network.kill(self.peer_id)
+
+    def _check_alive(self) -> None:
+        if self._network.at(self._address) is not self:
+            raise Unreachable(Fault.DOWN)
+
+
+class MemorySwarm(Mesh):
+    """A node's swarm in a MemoryNetwork."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        identity: Identity | None = None,
+        *,
+        address: str = "",
+        seeds: Sequence[str] = (),
+        known_members: Sequence[str] = (),
+        timing: Timing | None = None,
+    ) -> None:
+        identity = identity or Identity.new()
+        transport = MemoryTransport(
+            network, identity.peer_id, address or f"/memory/{identity.peer_id[-12:]}"
+        )
+        super().__init__(
+            identity,
+            transport,
+            seeds=[_parse(seed) for seed in seeds],
+            known=[_parse(one) for one in known_members],
+            timing=timing,
+            rng=random.Random(network.rng.random()),
+        )
+
+
+def _parse(text: str) -> PeerAddress:
+    address, _, peer = text.rpartition("/p2p/")
+    if not address:
+        raise ConfigError(f"{text!r} is not an address that can be used: no /p2p/ in it")
+    return PeerAddress(PeerId(peer), address)

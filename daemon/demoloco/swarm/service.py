@@ -1,0 +1,184 @@
+"""What this node answers when peers call: bytes in, bytes or a refusal out.
+
+Rule: nothing here waits, and nothing that a peer sends raises anything but Refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from demoloco.errors import DemolocoError, PacketError
+from demoloco.swarm import calls
+from demoloco.swarm.identity import verify
+from demoloco.swarm.port import BlobReader, BlobServed, ManifestHeard, OffersHeard
+from demoloco.swarm.standing import Standing
+from demoloco.swarm.transport import Method, Refused
+from demoloco.types import Digest, PeerId, short
+from demoloco.wire import decode_manifest, encode_genesis, encode_snapshot
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS = 64
+MAX_STREAMS_PER_PEER = 8
+BUSY = "busy: too many streams"
+
+
+class BlobStream:
+    """One blob on its way to one peer."""
+
+    def __init__(self, reader: BlobReader, offset: int, ended: Callable[[bool], None]) -> None:
+        self._reader = reader
+        self._offset = offset
+        self._ended: Callable[[bool], None] | None = ended
+
+    def frames(self) -> Iterator[bytes]:
+        """Raises: OSError, StoreError when the blob cannot be read."""
+        size = self._reader.size
+        for offset in range(self._offset, size, calls.MAX_CHUNK_BYTES):
+            piece = self._reader.read(offset, min(calls.MAX_CHUNK_BYTES, size - offset))
+            last = offset + len(piece) >= size
+            yield calls.encode_chunk(calls.Chunk(offset, piece, last))
+
+    def delivered(self) -> None:
+        self._end(complete=True)
+
+    def close(self) -> None:
+        self._end(complete=False)
+
+    def _end(self, *, complete: bool) -> None:
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            self._reader.close()
+            ended(complete)
+
+
+class PeerService:
+    """Answers for one node."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._streams: Counter[PeerId] = Counter()
+        self._answers: dict[Method, Callable[[PeerId, bytes], bytes]] = {
+            Method.HELLO: self._on_hello,
+            Method.GENESIS: self._on_genesis,
+            Method.ANNOUNCE: self._on_announce,
+            Method.PUBLISH: self._on_publish,
+            Method.MANIFESTS: self._on_manifests,
+            Method.SNAPSHOT: self._on_snapshot,
+        }
+
+    def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
+        """Raises: Refused."""
+        if len(body) > calls.MAX_REQUEST_BYTES:
+            raise self._drop(peer, f"a request of {len(body)} bytes")
+        try:
+            reply = self._answers[method](peer, body)
+        except PacketError as error:
+            raise self._drop(peer, str(error)) from error
+        except Refused:
+            raise
+        except (DemolocoError, OSError) as error:
+            log.warning("answer=failed method=%s peer=%s why=%s", method, short(peer), error)
+            raise Refused("this node cannot read what was asked for") from error
+        return reply
+
+    def open_stream(self, peer: PeerId, body: bytes) -> BlobStream:
+        """Raises: Refused."""
+        try:
+            run, blob, offset = calls.decode_blob_request(body)
+        except PacketError as error:
+            raise self._drop(peer, str(error)) from error
+        self._check_run(run)
+        full = self._streams.total() >= MAX_STREAMS
+        if full or self._streams[peer] >= MAX_STREAMS_PER_PEER:
+            raise Refused(BUSY)
+        try:
+            reader = self._standing.library.open_blob(blob)
+        except (DemolocoError, OSError) as error:
+            log.warning("blob=unreadable blob=%s why=%s", short(blob), error)
+            raise Refused("this node cannot read what was asked for") from error
+        if reader is None:
+            raise Refused(f"it does not hold blob {short(blob)}")
+        if offset >= reader.size:
+            reader.close()
+            raise self._drop(peer, f"offset {offset} of a blob of {reader.size} bytes")
+        return self._stream(peer, blob, reader, offset)
+
+    def _stream(self, peer: PeerId, blob: Digest, reader: BlobReader, offset: int) -> BlobStream:
+        def ended(complete: bool) -> None:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+            if complete:
+                self._standing.emit(BlobServed(peer, blob))
+
+        self._streams[peer] += 1
+        return BlobStream(reader, offset, ended)
+
+    def _on_hello(self, peer: PeerId, body: bytes) -> bytes:
+        hello = calls.decode_hello(body)
+        here = self._standing
+        records: tuple[bytes, ...] = ()
+        if hello.run is not None and here.run is not None:
+            self._check_run(hello.run)
+            here.take_records(hello.records, peer)
+            here.roster.answered(peer, here.now())
+            reply, told = here.hello_to(peer)
+            records = reply.records + self._newer_words(peer, hello)
+            here.note_told(peer, told)
+        clock_ms = int(here.wall() * 1000)
+        return calls.encode_hello_reply(calls.Hello(here.run, records, clock_ms))
+
+    def _newer_words(self, peer: PeerId, hello: calls.Hello) -> tuple[bytes, ...]:
+        """The caller's own record where a newer one is known: it must outbid that one to be heard."""
+        newest = self._standing.roster.newest(peer)
+        if newest is None or not hello.records or newest in hello.records:
+            return ()
+        return (newest,)
+
+    def _on_genesis(self, peer: PeerId, body: bytes) -> bytes:
+        genesis = self._standing.library.genesis()
+        return calls.encode_genesis_reply(encode_genesis(genesis) if genesis else None)
+
+    def _on_announce(self, peer: PeerId, body: bytes) -> bytes:
+        run, offers = calls.decode_announcement(body)
+        self._check_run(run)
+        self._standing.emit(OffersHeard(peer, offers))
+        return b""
+
+    def _on_publish(self, peer: PeerId, body: bytes) -> bytes:
+        run, sealed = calls.decode_publication(body)
+        self._check_run(run)
+        manifest = decode_manifest(sealed, verify)
+        self._check_run(manifest.run)
+        self._standing.emit(ManifestHeard(peer, manifest, sealed))
+        return b""
+
+    def _on_manifests(self, peer: PeerId, body: bytes) -> bytes:
+        run, head, count = calls.decode_manifests_request(body)
+        self._check_run(run)
+        sealed = self._standing.library.manifests(head, count)
+        if not sealed:
+            raise Refused(f"it does not have manifest {short(head)}")
+        return calls.encode_manifests_reply(sealed)
+
+    def _on_snapshot(self, peer: PeerId, body: bytes) -> bytes:
+        self._check_run(calls.decode_snapshot_request(body))
+        snapshot = self._standing.library.snapshot()
+        if snapshot is None:
+            raise Refused("it serves no snapshot yet")
+        return encode_snapshot(snapshot)
+
+    def _check_run(self, run: Digest) -> None:
+        here = self._standing.run
+        if here is None:
+            raise Refused("it has not entered a run yet")
+        if run != here:
+            raise Refused(f"it is in run {here.hex()}, the call is for run {run.hex()}")
+
+    def _drop(self, peer: PeerId, why: str) -> Refused:
+        self._standing.dropped += 1
+        log.debug("message=dropped peer=%s why=%s", short(peer), why)
+        return Refused(why)

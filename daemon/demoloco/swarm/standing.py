@@ -1,0 +1,140 @@
+"""What one node of the swarm is and knows: its run, its record, the members, where they can be dialled.
+
+Rule: the mesh, the service and the fetcher share one Standing; records of others enter it only through
+`take_records`, which checks them first.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from demoloco.bounds import MAX_ADDRESSES
+from demoloco.errors import PacketError, SwarmError
+from demoloco.swarm.calls import Hello, fitting
+from demoloco.swarm.identity import Identity, verify
+from demoloco.swarm.port import Library, MemberLost, MemberSeen, SwarmEvent
+from demoloco.swarm.roster import Roster, is_goodbye
+from demoloco.types import Digest, Member, PeerId, Phase, short
+from demoloco.wire import decode_member, encode_member, seal
+
+log = logging.getLogger(__name__)
+
+MAX_KNOWN = 512
+MAX_HELLO_BYTES = 256 << 10
+
+
+@dataclass
+class Standing:
+    """Shared by the parts of one swarm adapter; one event loop, so no locks."""
+
+    identity: Identity
+    emit: Callable[[SwarmEvent], None]
+    library: Library
+    rng: random.Random
+    now: Callable[[], float]
+    wall: Callable[[], float] = time.time
+    run: Digest | None = None
+    record: Member | None = None
+    sealed: bytes = b""
+    dropped: int = 0
+    failed_calls: int = 0
+    known: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
+    _sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.identity.peer_id)
+
+    @property
+    def own_run(self) -> Digest:
+        """Raises: SwarmError before the node has entered a run."""
+        if self.run is None:
+            raise SwarmError("this node has not entered a run yet")
+        return self.run
+
+    def renew(self) -> None:
+        """Sign the own record again, newer than every one before."""
+        if self.record is None:
+            return
+        now_ms = int(self.wall() * 1000)
+        self._sequence = max(self._sequence + 1, self.record.sequence, now_ms)
+        self.record = replace(self.record, sequence=self._sequence)
+        self.sealed = seal("member", self.identity.sign, encode_member(self.record))
+
+    def goodbye(self) -> None:
+        """Turn the own record into one that says that this node is gone."""
+        if self.record is not None:
+            self.record = replace(self.record, phase=Phase.LEAVING, addresses=())
+            self.renew()
+
+    def hello_to(self, peer: PeerId) -> tuple[Hello, tuple[Member, ...]]:
+        """What to tell this peer now, and whose records are in it."""
+        news = self.roster.news_for(peer, self.rng)
+        records = fitting([self.sealed, *(sealed for _, sealed in news)], MAX_HELLO_BYTES)
+        told = tuple(member for member, _ in news[: len(records) - 1])
+        return Hello(self.run, tuple(record for record in records if record)), told
+
+    def note_told(self, peer: PeerId, members: Iterable[Member]) -> None:
+        for member in members:
+            self.roster.note_told(peer, member.peer, member.sequence)
+
+    def take_records(self, records: Iterable[bytes], carrier: PeerId | None) -> None:
+        """Check what a peer carried, keep what is news, count and drop what is wrong."""
+        for sealed in records:
+            try:
+                self._take(sealed, carrier)
+            except PacketError as error:
+                self.dropped += 1
+                log.debug("record=dropped carrier=%s why=%s", carrier and short(carrier), error)
+
+    def lose(self, peer: PeerId, why: str) -> None:
+        if self.roster.lose(peer):
+            log.info("member=lost peer=%s why=%s", short(peer), why)
+            self.emit(MemberLost(peer, why))
+
+    def remember(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """Where this peer can be dialled; the one not heard of for longest is forgotten first."""
+        if not addresses or peer == self.identity.peer_id:
+            return
+        self.known.pop(peer, None)
+        self.known[peer] = addresses[:MAX_ADDRESSES]
+        if len(self.known) > MAX_KNOWN:
+            del self.known[next(iter(self.known))]
+
+    def _take(self, sealed: bytes, carrier: PeerId | None) -> None:
+        claimed = decode_member(sealed, _unchecked)
+        if claimed.run != self.run:
+            raise PacketError(f"a member record is of run {short(claimed.run)}")
+        mine = claimed.peer == self.identity.peer_id
+        if mine and claimed.sequence <= self._sequence:
+            return
+        if not mine and not self.roster.is_news(claimed):
+            if carrier is not None:
+                self.roster.note_told(carrier, claimed.peer, claimed.sequence)
+            return
+        member = decode_member(sealed, verify)
+        if mine:  # words of an earlier life, from a clock that went ahead of this one
+            self._sequence = member.sequence
+            return
+        self._welcome(member, sealed)
+        if carrier is not None:
+            self.roster.note_told(carrier, member.peer, member.sequence)
+
+    def _welcome(self, member: Member, sealed: bytes) -> None:
+        known = member.peer in self.roster
+        self.roster.take(member, sealed, self.now())
+        self.remember(member.peer, member.addresses)
+        if not is_goodbye(member):
+            if not known:
+                log.info("member=seen peer=%s", short(member.peer))
+            self.emit(MemberSeen(member))
+        elif known:
+            log.info("member=lost peer=%s why=said goodbye", short(member.peer))
+            self.emit(MemberLost(member.peer, "said goodbye"))
+
+
+def _unchecked(peer: PeerId, message: bytes, signature: bytes) -> bool:
+    return True

@@ -1,0 +1,154 @@
+"""The road under a swarm: it carries bytes between peers and knows nothing of what they mean.
+
+Rule: every call has a deadline, and every foreign exception ends here as Unreachable or Refused. `libp2p` and the
+memory network are the two roads; `mesh.py` is the same over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from demoloco.errors import SwarmError
+from demoloco.swarm.port import Traffic
+from demoloco.types import Digest, PeerId
+
+FRAME_HEADER_BYTES = 5  # kind and length before each frame of a stream
+MAX_FRAME_BYTES = (256 << 10) + 64
+MAX_REFUSAL_CHARACTERS = 300
+
+
+class Fault(StrEnum):
+    """Why a peer could not be reached, as far as the road can tell."""
+
+    REFUSED = "connection refused"
+    TIMEOUT = "no answer in time"
+    OTHER_PEER = "another peer answers at this address"
+    PROTOCOL = "it speaks no protocol of this version"
+    UNKNOWN = "no way to it is known"
+    BROKEN = "the connection broke"
+    BACKOFF = "it was dialled in vain a moment ago"
+    DOWN = "this node's own transport is restarting"
+
+
+class Unreachable(SwarmError):
+    """The peer gave no answer."""
+
+    def __init__(self, fault: Fault, detail: str = "") -> None:
+        super().__init__(f"{fault.value}{': ' if detail else ''}{detail}")
+        self.fault = fault
+
+
+class Refused(SwarmError):
+    """The peer answered that it will not; the text is the peer's own, cut and made printable."""
+
+    def __init__(self, text: str) -> None:
+        clean = "".join(c if c.isprintable() else " " for c in text[:MAX_REFUSAL_CHARACTERS])
+        super().__init__(clean)
+
+
+class Method(StrEnum):
+    """The calls that peers answer; part of the protocol."""
+
+    HELLO = "hello"
+    GENESIS = "genesis"
+    ANNOUNCE = "announce"
+    PUBLISH = "publish"
+    MANIFESTS = "manifests"
+    SNAPSHOT = "snapshot"
+
+
+class Outgoing(Protocol):
+    """A stream that this node serves; the road asks for frames as fast as the peer takes them."""
+
+    def frames(self) -> Iterator[bytes]: ...
+
+    def delivered(self) -> None:
+        """The peer has confirmed the last frame."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Service(Protocol):
+    """What answers when others call; raises Refused for what the caller should read."""
+
+    def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes: ...
+
+    def open_stream(self, peer: PeerId, body: bytes) -> Outgoing: ...
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts bytes where they are given to and taken from the transport."""
+
+    sent: int = 0
+    received: int = 0
+    blobs_sent: int = 0
+    blobs_received: int = 0
+
+    def traffic(self, dropped: int, failed_calls: int) -> Traffic:
+        return Traffic(
+            sent=self.sent,
+            received=self.received,
+            blobs_sent=self.blobs_sent,
+            blobs_received=self.blobs_received,
+            dropped=dropped,
+            failed_calls=failed_calls,
+        )
+
+    def frame_sent(self, frame: bytes) -> None:
+        self.sent += len(frame) + FRAME_HEADER_BYTES
+        self.blobs_sent += len(frame) + FRAME_HEADER_BYTES
+
+    def frame_received(self, frame: bytes) -> None:
+        self.received += len(frame) + FRAME_HEADER_BYTES
+        self.blobs_received += len(frame) + FRAME_HEADER_BYTES
+
+
+class Transport(Protocol):
+    """Carries calls and streams between this node and peers that are named by their keys."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+    @property
+    def meter(self) -> Meter: ...
+
+    @property
+    def restarts(self) -> int:
+        """How often the road itself died and was rebuilt."""
+        ...
+
+    async def start(self, service: Service) -> None:
+        """Raises: ConfigError, SwarmError."""
+        ...
+
+    async def connect(self, peer: PeerId, addresses: Sequence[str], seconds: float) -> None:
+        """Dial these addresses; the peer that answers is checked. Raises: Unreachable."""
+        ...
+
+    async def call(self, peer: PeerId, method: Method, body: bytes, seconds: float) -> bytes:
+        """Raises: Unreachable, Refused."""
+        ...
+
+    def stream(
+        self, peer: PeerId, body: bytes, frame_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Frames of a stream, none longer than MAX_FRAME_BYTES; ends only where the peer said that it ended.
+
+        Raises: Unreachable, Refused.
+        """
+        ...
+
+    async def advertise(self, run: Digest, record: bytes) -> None:
+        """Leave this record where strangers of the same run look; a hint, never needed."""
+        ...
+
+    async def find(self, run: Digest) -> Sequence[bytes]:
+        """Records that others left; hostile until decoded."""
+        ...
+
+    async def stop(self) -> None: ...
