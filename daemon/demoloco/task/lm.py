@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from blake3 import blake3
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,17 +66,17 @@ class LanguageModel:
         _, held_out = load()
         count = max(1, HELD_OUT_BYTES // self.context)
         offsets = np.linspace(0, len(held_out) - self.context - 1, count).astype(np.int64)
-        batches = self._windows(held_out, offsets).split(32)
+        batches = torch.split(self._windows(held_out, offsets), 32)
         losses = [float(self.loss(model, batch.to(device))) * len(batch) for batch in batches]
         return sum(losses) / count
 
-    def _windows(self, text: Text, offsets: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def _windows(self, text: Text, offsets: NDArray[np.int64]) -> Tensor:
         picked = text[offsets[:, None] + np.arange(self.context + 1)]
         return torch.from_numpy(picked.astype(np.int64))
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer: rotary positions, RMSNorm without gain, squared ReLU, no biases."""
+    """A decoder-only transformer: rotary positions, RMSNorm, squared ReLU, no biases."""
 
     def __init__(self, depth: int, width: int, heads: int) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
-def _places(shard: Shard, batch: int, end: int) -> np.ndarray:  # type: ignore[type-arg]
+def _places(shard: Shard, batch: int, end: int) -> NDArray[np.int64]:
     """Where the windows of a node's n-th batch begin: a function of (seed, node, n) alone."""
     key = blake3(f"{shard.seed} {shard.node} {batch}".encode()).digest(length=16)
     stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

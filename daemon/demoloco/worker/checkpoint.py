@@ -80,13 +80,15 @@ def read(path: Path) -> Checkpoint:
         manifest, seal = sealed["manifest"], sealed["seal"]
         if _seal(manifest) != seal or manifest["format"] != _FORMAT:
             raise _damaged(path, _MANIFEST)
-        counters, files = Counters(**manifest["counters"]), dict(manifest["files"])
+        counters = Counters(**manifest["counters"])
+        files: dict[str, tuple[int, str]] = manifest["files"]
         for name, (size, digest) in files.items():
             if (path / name).stat().st_size != size or _digest(path / name) != digest:
                 raise _damaged(path, name)
+        whole = sum(size for size, _ in files.values())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, str(error)) from error
-    return Checkpoint(path=path, counters=counters, size=sum(size for size, _ in files.values()))
+    return Checkpoint(path=path, counters=counters, size=whole)
 
 
 def write(
@@ -104,7 +106,7 @@ def write(
         fill(aside)
         _link(agreed, aside / AGREED)
         files = {
-            file.name: [file.stat().st_size, _digest(file)] for file in sorted(aside.iterdir())
+            file.name: (file.stat().st_size, _digest(file)) for file in sorted(aside.iterdir())
         }
         manifest = {"format": _FORMAT, "counters": asdict(counters), "files": files}
         (aside / _MANIFEST).write_text(

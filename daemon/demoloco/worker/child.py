@@ -37,7 +37,7 @@ def main(descriptor: int, node_pid: int) -> int:
     threading.Thread(
         target=_receive, args=(connection, inbox), name="commands", daemon=True
     ).start()
-    # Read once, when torch loads: a thread that spins while it waits starves every other process of its core.
+    # Read once, when torch loads: threads that spin while they wait starve other processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from demoloco.worker.loop import serve
 

@@ -34,7 +34,7 @@ def choose(wanted: str) -> torch.device:
         )
     if int(index or 0) >= there[kind]:
         raise ConfigError(
-            f"device {wanted} is not here: torch {torch.__version__} sees {there[kind]} {kind} devices"
+            f"device {wanted} is not here: torch {torch.__version__} sees {there[kind]} of {kind}"
             "\nfix: --device auto, or install a driver and a build of torch that match the device"
         )
     return torch.device(wanted)

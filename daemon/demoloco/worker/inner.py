@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError
@@ -73,7 +75,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, self.config)
 
     def seek(self, samples: int) -> None:
-        """Go on with the data after so many samples; also when micro-batches had another size before."""
+        """Go on with the data after so many samples, even if micro-batches had another size."""
         first = math.ceil(samples / self.micro_batch)
         self.samples_read = first * self.micro_batch
         shard = Shard(self.seed, self.node, self.micro_batch, self.device)
@@ -109,7 +111,7 @@ class Trainer:
     def evaluate(self) -> float:
         """Loss on the held-out part, without touching the state of training."""
         self.model.eval()
-        with torch.no_grad(), in_task("evaluate"):
+        with torch.no_grad(), _variances_not_negative(self.model), in_task("evaluate"):
             return float(self.task.evaluate(self.model, self.device))
 
     def _next_batch(self) -> Any:
@@ -137,3 +139,22 @@ class Trainer:
                 f"\nfix: a smaller --set learning_rate (now {self.config.learning_rate:g}),"
                 " a longer warm-up, or look for a division by zero in the task's loss"
             )
+
+
+@contextmanager
+def _variances_not_negative(model: nn.Module) -> Iterator[None]:
+    """A packet's few coefficients may take a small running variance below zero.
+
+    Nothing that is owed may be lost over it, so the model has its own values back afterwards.
+    """
+    variances = [
+        module.running_var
+        for module in model.modules()
+        if isinstance(module, BatchNorm) and module.running_var is not None
+    ]
+    kept = [variance.clone() for variance in variances]
+    for variance in variances:
+        variance.clamp_(min=0)
+    yield
+    for variance, own in zip(variances, kept, strict=True):
+        variance.copy_(own)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import queue
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from demoloco.worker.port import (
     Cut,
     Describe,
     Described,
+    Died,
     Evaluated,
     InitialWritten,
     NotSaved,
@@ -123,7 +125,7 @@ class Loop:
         return self._stint is not None
 
     def advance(self, command: Command | None) -> bool:
-        """Carry out a command or else make an inner step; False if it failed, which has been told."""
+        """Carry out a command or else make an inner step; False if it failed, which was told."""
         try:
             if command is not None:
                 self._carry_out(command)
@@ -133,7 +135,10 @@ class Loop:
             Exception
         ) as error:  # one of the three walls: the node must hear of it, whatever it is
             self._stint = None
-            self._emit(verdict(error))
+            told = verdict(error)
+            if isinstance(told, Died):  # ours: the log is the place for the traceback
+                traceback.print_exception(error)
+            self._emit(told)
             return False
         return True
 
@@ -288,7 +293,8 @@ class Loop:
         subject = self._described
         saved.save(directory, saved.MODEL, saved.state_of(subject.model))
         saved.save(directory, saved.OPTIMIZER, saved.moments_of(self._training.optimizer))
-        saved.save(directory, saved.MEMORY, self._own.memory)
+        if self._own.memory is not None:
+            saved.save(directory, saved.MEMORY, {saved.MEMORY: self._own.memory})
         saved.save(directory, saved.RANDOM, saved.random_state(subject.device))
 
     def _on_restore(self, order: Restore) -> None:
@@ -301,9 +307,9 @@ class Loop:
         saved.copy_into(saved.state_of(subject.model), saved.load(found.path, saved.MODEL))
         trainer.forget_moments()
         saved.load_moments(trainer.optimizer, saved.load(found.path, saved.OPTIMIZER))
-        own.memory = {
-            name: t.to(subject.device) for name, t in saved.load(found.path, saved.MEMORY).items()
-        }
+        own.memory = saved.load(found.path, saved.MEMORY).get(saved.MEMORY)
+        if own.memory is not None:
+            own.memory = own.memory.to(subject.device)
         trainer.seek(found.counters.samples_read)
         self._inner_steps = found.counters.inner_steps
         own.follow(found.path / checkpoint.AGREED, order.agreed, order.told_since)

@@ -13,15 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from demoloco.codec.chunks import to_chunks, write_chunks
-from demoloco.codec.dct import dct, idct
-from demoloco.codec.layout import CHUNK, EDGE, Layout, layout_of
+from demoloco.codec.dct import dct
+from demoloco.codec.layout import CHUNK, Layout, layout_of
 from demoloco.codec.packet import PacketSpec, Sparse, decode
 from demoloco.config import RunConfig
-from demoloco.errors import StoreError
+from demoloco.errors import ConfigError, StoreError
 from demoloco.outer.methods import method
+from demoloco.outer.own import model_of
 from demoloco.types import TensorShape
 from demoloco.worker.saved import state_of
 
@@ -44,7 +46,7 @@ class OwnModel:
         """Use the run's method; nothing is owed yet."""
         self._method = method(config.method, alpha=config.alpha, beta=config.beta)
         self._spec = PacketSpec.of(self.layout, bits=config.bits, ladder=config.ladder)
-        self.memory: dict[str, Tensor] = {}
+        self.memory: Tensor | None = None
 
     def write_initial(self, path: Path) -> None:
         """Write DCT(model) as an agreed state; durable on return."""
@@ -56,13 +58,22 @@ class OwnModel:
 
     def take(self, agreed: Path) -> None:
         """Become IDCT(agreed); nothing is owed."""
-        self.memory = {}
-        self._write(idct(self._map(agreed)))
+        self.memory = None
+        self._write(model_of(_map(agreed, self.layout), self._chunks()))
 
     def contribute(self, agreed: Path, k: int) -> bytes:
         """The packet body of what is owed against `agreed`."""
         own = self._chunks()
-        made = self._method.contribute(own, self._map(agreed), self.memory, self._spec, k)
+        try:
+            made = self._method.contribute(
+                own, _map(agreed, self.layout), self.memory, self._spec, k
+            )
+        except ValueError as error:
+            if bool(own.isfinite().all()):
+                raise
+            raise ConfigError(
+                "the model has values that are not finite\nfix: a smaller --set learning_rate"
+            ) from error
         self.memory = made.memory
         if made.own is not own:
             self._write(made.own)
@@ -74,8 +85,8 @@ class OwnModel:
         """Follow the agreed state; own packets entered (told) and left (untold) the chain by it."""
         own, self.memory = self._method.correct(
             self._chunks(),
-            self._map(before),
-            self._map(after),
+            _map(before, self.layout),
+            _map(after, self.layout),
             self._read(told),
             self._read(untold),
             self.memory,
@@ -84,8 +95,8 @@ class OwnModel:
 
     def follow(self, then: Path, now: Path, told_since: Sequence[bytes]) -> None:
         """Move from a checkpoint's agreed state to today's; what was told since is not owed."""
-        agreed_then, agreed_now = self._map(then), self._map(now)
-        if not told_since and torch.equal(agreed_then, agreed_now):
+        agreed_then, agreed_now = _map(then, self.layout), _map(now, self.layout)
+        if not told_since and np.array_equal(agreed_then, agreed_now):
             return  # the very bits that were saved
         own, self.memory = self._method.restore(
             self._chunks(), agreed_then, agreed_now, self._read(told_since), self.memory
@@ -101,13 +112,12 @@ class OwnModel:
     def _read(self, bodies: Sequence[bytes]) -> list[Sparse]:
         return [decode(body, self._spec) for body in bodies]
 
-    def _map(self, agreed: Path) -> Tensor:
-        """Shapes: (chunks, 64, 64) float32, on the model's device."""
-        wanted = self.layout.chunks * CHUNK * 4
-        if agreed.stat().st_size != wanted:
-            raise StoreError(
-                f"the agreed state {agreed} has {agreed.stat().st_size} bytes instead of {wanted}"
-            )
-        # Copy on write: torch wants an array that it may write to; the file stays as it is.
-        mapped = np.memmap(agreed, "<f4", "c", shape=(self.layout.chunks, EDGE, EDGE))
-        return torch.from_numpy(mapped).to(self.device)
+
+def _map(agreed: Path, layout: Layout) -> NDArray[np.float32]:
+    """Shapes: (chunks, 4096) float32, read-only."""
+    wanted = layout.chunks * CHUNK * 4
+    if agreed.stat().st_size != wanted:
+        raise StoreError(
+            f"the agreed state {agreed} has {agreed.stat().st_size} bytes instead of {wanted}"
+        )
+    return np.memmap(agreed, "<f4", "r", shape=(layout.chunks, CHUNK))

@@ -27,8 +27,9 @@ def save(directory: Path, kind: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load(directory: Path, kind: str) -> dict[str, Tensor]:
-    """Read one of the checkpoint's files, onto the CPU."""
-    return load_file(_file(directory, kind))
+    """Read one of the checkpoint's files, onto the CPU; nothing if there was nothing to write."""
+    file = _file(directory, kind)
+    return load_file(file) if file.exists() else {}
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
