@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from demoloco.errors import ConfigError
+from demoloco.errors import ConfigError, StoreError
 from demoloco.store.disk import DiskStore, open_disk_store
 from demoloco.types import Digest
 from tests.store.rounds import (
@@ -178,6 +180,84 @@ def test_a_blob_that_rots_while_the_node_runs_is_not_handed_out(home: Path) -> N
         assert store.get(digest) == packet_of(4)
         flip(home / "blobs" / digest.hex()[:2] / digest.hex())
         assert store.get(digest) is None
+
+
+def test_a_manifest_that_rots_while_the_node_runs_is_not_handed_out(home: Path) -> None:
+    with opened(home) as store:
+        flip(next((home / "log").glob("00000003-*")))
+        assert store.manifests(head_of(4).digest, 9) == [manifest_of(4)]
+        assert store.manifest(head_of(3).digest) is None
+        store.append(manifest_of(3), head_of(3), head_of(2).digest)
+        assert len(store.manifests(head_of(4).digest, 9)) == 4
+
+
+def test_a_head_whose_state_is_lost_while_the_node_runs_falls_back(home: Path) -> None:
+    flip(state_file(home, 3))
+    with opened(home) as store:
+        fork = head_of(4, "b")
+        store.append(manifest_of(4, "b"), fork, head_of(3).digest)
+        store.create_state(fork, lambda array: None, 2)
+        store.move_head(fork)
+        next((home / "states").glob(f"*{fork.digest.hex()}.f32")).unlink()
+        assert store.state(fork.digest) is None
+        assert store.head() == head_of(0)
+
+
+def test_what_the_disk_cannot_read_is_missing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(descriptor: int, length: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(home) as store:
+        reader = store.open_blob(Digest(blake3(packet_of(4)).digest()))
+        assert reader is not None
+        with monkeypatch.context() as broken, reader:
+            broken.setattr(os, "pread", fail)
+            assert store.get(Digest(blake3(packet_of(3)).digest())) is None
+            assert store.state(head_of(3).digest) is None
+            with pytest.raises(StoreError, match="Input/output error"):
+                reader.read(0, 1)
+    assert "unreadable" in caplog.text
+
+
+def test_a_blob_that_was_cut_short_under_its_reader_is_an_error(home: Path) -> None:
+    digest = Digest(blake3(packet_of(4)).digest())
+    with opened(home) as store:
+        reader = store.open_blob(digest)
+        assert reader is not None
+        os.truncate(home / "blobs" / digest.hex()[:2] / digest.hex(), 5)
+        with reader, pytest.raises(StoreError, match=r"ends .* bytes early"):
+            reader.read(0, reader.size)
+
+
+def test_a_blob_that_somebody_deleted_is_missing(home: Path) -> None:
+    digest = Digest(blake3(packet_of(4)).digest())
+    with opened(home) as store:
+        assert store.get(digest) == packet_of(4)
+        (home / "blobs" / digest.hex()[:2] / digest.hex()).unlink()
+        assert store.open_blob(digest) is None
+        assert store.get(digest) is None
+        store.put(packet_of(4))
+        assert store.get(digest) == packet_of(4)
+
+
+def test_an_old_fetch_is_dropped_when_the_head_has_passed_it(home: Path) -> None:
+    with opened(home) as store:
+        store.create_state(head_of(60), lambda array: None, 2)
+        store.move_head(head_of(60))
+        store.prune((), 2, 10)
+        assert list((home / "incoming").iterdir()) == []
+
+
+def test_a_fetch_of_the_wrong_length_starts_afresh(home: Path) -> None:
+    snapshot = snapshot_for(50)
+    os.truncate(next((home / "incoming").iterdir()), 100)
+    with opened(home) as store:
+        assert store.missing_parts(snapshot) == snapshot.blobs
+        store.put_part(snapshot, snapshot.blobs[0], content(50))
+        store.finish_snapshot(snapshot, 2)
+        assert store.snapshot_of(head_of(50).digest) == snapshot
 
 
 def test_a_damaged_part_of_a_fetch_is_fetched_again(home: Path) -> None:

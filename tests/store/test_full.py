@@ -72,7 +72,7 @@ def test_no_room_for_a_blob(store: DiskStore, home: Path) -> None:
 
 
 def test_no_room_for_a_state_is_found_before_it_is_filled(store: DiskStore, home: Path) -> None:
-    filled = []
+    filled: list[object] = []
     with (
         files_of_at_most(5000),
         pytest.raises(StoreError, match=rf"round 4: {CHUNKS * 16384} bytes needed, \d+ free"),

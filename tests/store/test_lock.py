@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -65,6 +67,17 @@ def test_a_lock_without_a_name_is_told_as_such(tmp_path: Path) -> None:
         lock_home(tmp_path, "1")
     lock.release()
     lock.release()
+
+
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match="choose a --home on a local disk"):
+        open_disk_store(tmp_path)
 
 
 def test_a_start_that_fails_frees_the_home(tmp_path: Path) -> None:

@@ -149,9 +149,8 @@ class DiskStore:
         if head is None:
             return None
         chain = ancestry(self._log.links(), head.digest)
-        for snapshot in snapshot_rounds(self._states.heads(), chain, self.snapshot_every):
-            return self._states.snapshot_of(snapshot.digest)
-        return self._states.snapshot_of(head.digest)
+        kept = snapshot_rounds(self._states.heads(), chain, self.snapshot_every)
+        return self._states.snapshot_of((kept[0] if kept else head).digest)
 
     def missing_parts(self, snapshot: Snapshot) -> tuple[BlobRef, ...]:
         if self._states.snapshot_of(snapshot.head.digest) == snapshot:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from demoloco.errors import ConfigError
@@ -38,8 +39,6 @@ def lock_home(home: Path, version: str) -> HomeLock:
         raise unusable(home, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {version}\n".encode(), 0)
     except BlockingIOError as error:
         holder = _holder(descriptor)
         os.close(descriptor)
@@ -49,9 +48,11 @@ def lock_home(home: Path, version: str) -> HomeLock:
     except OSError as error:
         os.close(descriptor)
         raise ConfigError(
-            f"cannot lock the home {home} ({error.strerror}); "
-            "choose a --home on a local disk with free space"
+            f"cannot lock the home {home} ({error.strerror}); choose a --home on a local disk"
         ) from error
+    with suppress(OSError):  # a node must start on a full disk, to prune it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {version}\n".encode(), 0)
     return HomeLock(descriptor)
 
 

@@ -34,8 +34,13 @@ class BlobReader(Protocol):
 
 
 class Store(Protocol):
-    """One run in one home. Methods may block on the disk: the node calls the large ones in a
-    thread."""
+    """One run in one home.
+
+    Methods may block on the disk: the node calls the large ones in a thread, one at a time.
+    """
+
+    snapshot_every: int
+    """The run's; set it when the run becomes known. `prune` sets it, too."""
 
     # -- blobs: packets, the genesis -------------------------------------------------------------
     def put(self, blob: bytes) -> Digest: ...
@@ -71,9 +76,11 @@ class Store(Protocol):
     def create_state(
         self, head: Head, fill: Callable[[Coefficients], None], chunks: int
     ) -> Snapshot:
-        """Write the agreed state after `head`: `fill` gets a writable (chunks, 4096) array of
-        zeros; then it is digested, made durable and given its name. Idempotent for a state that
-        exists."""
+        """Write the agreed state after `head`, durably.
+
+        `fill` gets a writable (chunks, 4096) array of zeros and must not keep it; it is not
+        called for a state that exists.
+        """
         ...
 
     def state(self, digest: Digest) -> Coefficients | None:
@@ -94,8 +101,8 @@ class Store(Protocol):
 
     # -- snapshots for others ---------------------------------------------------------------------
     def served_snapshot(self) -> Snapshot | None:
-        """The newest kept state whose round `snapshot_every` divides (round 0 included), else the
-        head's."""
+        """The newest kept state that the head builds on and whose round `snapshot_every` divides
+        (round 0 included), else the head's."""
         ...
 
     # -- fetching a snapshot ----------------------------------------------------------------------
@@ -120,13 +127,14 @@ class Store(Protocol):
 
     # -- housekeeping -----------------------------------------------------------------------------
     def checkpoint_dir(self) -> Path:
-        """Where the worker keeps its checkpoint; the worker writes, renames and fsyncs there
-        itself."""
+        """Where the worker keeps its checkpoint; it writes, renames and fsyncs there itself."""
         ...
 
     def note(self, key: str, value: bytes) -> None:
-        """Durably keep a small value under a name: the node's own notes (run, counters, known
-        peers)."""
+        """Durably keep a small value under a name: the node's own notes (run, counters, peers).
+
+        A name is 1 to 100 letters, digits, - and _. Raises: ValueError for any other.
+        """
         ...
 
     def noted(self, key: str) -> bytes | None: ...
