@@ -36,7 +36,7 @@ START_SECONDS = 180.0
 LEAVE_SECONDS = 60.0
 LOG_LINES_SHOWN = 12
 BEFORE_IT_WAS_UP = (-signal.SIGTERM, -signal.SIGINT)
-"""How a node ends that is told to leave before it can obey; SIGINT if it is not yet in its group."""
+"""How a node ends that must leave before it can obey; SIGINT if its group was not yet its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ def run(plan: Plan, *, program: Sequence[str] | None = None, console: Console | 
     try:
         program = program or node_program()
         home = _home(plan)
+        demo = Demo(plan, home, program, console)
     except (ClientError, OSError) as error:
         errors.print(Text(f"demoloco: {error}"))
         return 1
-    demo = Demo(plan, home, program, console)
     with demo.obeying_signals():
         failure = demo.run()
     if failure:
@@ -174,7 +174,7 @@ class Demo:
             f"{first.inner_steps} inner steps between two rounds"
         )
         self._say("")
-        self._say(f"join from a third terminal   demoloco-node --home {another} --peers {address}")
+        self._say(f"join from another terminal   demoloco-node --home {another} --peers {address}")
         self._say(
             f"look at a node               demoloco status --home {quote(str(self._nodes[0].home))}"
         )

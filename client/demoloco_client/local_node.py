@@ -46,6 +46,7 @@ class LocalNode:
         self.home = home
         self.log = home / LOG_NAME
         self.status: StatusReply | None = None
+        self._client = NodeClient(home)  # raises ClientError if no socket can be there
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
 
@@ -70,7 +71,7 @@ class LocalNode:
         threading.Thread(target=self._follow, args=(tell,), daemon=True).start()
 
     def _follow(self, tell: Callable[[LocalNode, StatusReply], None]) -> None:
-        with NodeClient(self.home) as client:
+        with self._client as client:
             while not self._ended.wait(RETRY_SECONDS):
                 # before its socket is there, or after it is gone: not ours to judge
                 with suppress(ClientError):

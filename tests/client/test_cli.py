@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from demoloco import settings
 from demoloco.control import socket as control_socket
 from demoloco_client import paths
 from demoloco_client.cli import app
+from tests.client.stub_process import stub_node
 from tests.control.fake_node import RunningNode, running_node
 
 HERE = Path(__file__).parent
@@ -129,6 +131,30 @@ def test_watch_in_a_pipe_is_a_line_a_status_without_colour(node: RunningNode) ->
     process.communicate(timeout=30)
     assert "round=12 phase='training' step=31/50 loss=2.125 eval_loss=2.250" in line
     assert "\x1b" not in line
+
+
+def test_ctrl_c_ends_watch_in_peace(node: RunningNode) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demoloco_client.cli", "watch", "--home", str(node.home)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert err == ""
+
+
+def test_leave_can_wait_until_the_node_is_gone(tmp_path: Path) -> None:
+    with stub_node(tmp_path, STUB_LEAVE_SECONDS="0.3") as process:
+        result = demoloco("leave", "--wait", "--home", tmp_path)
+        assert not (tmp_path / "control.sock").exists()
+        assert process.wait(timeout=30) == 0
+    assert result.exit_code == 0
+    assert "the node is gone" in result.stderr
 
 
 def test_a_named_node_lives_beside_the_default_one(

@@ -167,6 +167,18 @@ def test_nodes_do_not_outlive_a_killed_demo(tmp_path: Path) -> None:
     assert alive == []
 
 
+def test_a_home_too_long_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUN_DEMO), str(tmp_path / ("h" * 120))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "choose a shorter home" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_fresh_home_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
     for words, left in ((["fresh", "2"], 0), (["fresh", "2", "keep"], 1)):
         with demo(*words, XDG_STATE_HOME=str(tmp_path)) as running:

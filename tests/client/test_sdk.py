@@ -19,6 +19,7 @@ from demoloco_client.sdk import (
     NoNodeError,
     RefusedError,
 )
+from tests.client.stub_process import stub_node
 from tests.control.fake_node import FULL, RunningNode, running_node
 
 
@@ -96,6 +97,21 @@ def test_the_socket_of_a_dead_node_is_no_node(tmp_path: Path) -> None:
         dead.bind(str(tmp_path / "control.sock"))
     with NodeClient(tmp_path) as client, pytest.raises(NoNodeError):
         client.status()
+
+
+def test_a_node_killed_in_mid_stream_is_gone_and_can_come_back(tmp_path: Path) -> None:
+    with stub_node(tmp_path) as process, NodeClient(tmp_path) as client:
+        stream = client.watch(interval_seconds=60)
+        next(stream)
+        process.kill()
+        process.wait()
+        with pytest.raises(NodeGoneError, match="its log says why"):
+            list(stream)
+        with pytest.raises(NoNodeError):
+            client.status()
+        assert (tmp_path / "control.sock").exists()
+    with stub_node(tmp_path), NodeClient(tmp_path) as client:
+        assert client.healthy()
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import grpc
 import pytest
+import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from demoloco.control.server import SERVICE, ControlServer
@@ -238,6 +239,14 @@ async def test_a_hundred_watchers_end_with_the_server(tmp_path: Path) -> None:
         await server.stop()
         rest = await asyncio.gather(*(stream.read() for stream in streams))
     assert set(rest) == {grpc.aio.EOF}
+
+
+def test_it_serves_on_the_loop_that_the_node_uses(tmp_path: Path) -> None:
+    async def ask() -> StatusReply:
+        async with serving(FakeNode(), tmp_path) as channel:
+            return await NodeControlStub(channel).Status(StatusRequest())
+
+    assert uvloop.run(ask()).round == 12
 
 
 def test_the_feed_and_its_view_know_no_grpc() -> None:

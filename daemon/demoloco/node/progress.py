@@ -42,8 +42,8 @@ def introduce(feed: Feed, console: Console) -> None:
     for label, words in _header(status):
         table.add_row(Text(label, style="dim"), Text(words))
     console.print(table)
-    console.print(Text("join   ", style="dim"), Text(status.join_command), soft_wrap=True)
-    console.print(Text("stop   Ctrl-C contributes what is done and leaves; twice stops now", "dim"))
+    console.print(Text("join   ", "dim"), Text(status.join_command), soft_wrap=True)
+    console.print(Text("stop   ", "dim"), Text("Ctrl-C contributes and leaves; twice stops now"))
 
 
 async def show_progress(feed: Feed, console: Console) -> None:
@@ -78,7 +78,7 @@ def block(status: Status) -> RenderableType:
 
 def _header(status: Status) -> Iterator[tuple[str, str]]:
     yield "node", f"{status.peer_id}  (demoloco {status.version})"
-    yield "run", f"{status.run_name}  {status.run_id}"
+    yield "run", f"{status.run_name}  {status.run_id[:16]}"
     yield (
         "trains",
         f"{status.task}, {count_text(status.parameters)} parameters, method {status.method}, "
