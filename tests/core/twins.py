@@ -90,8 +90,10 @@ def momenta(chunks: int, seed: int = 0) -> NDArray[np.float32]:
     frequency = np.hypot(*np.meshgrid(np.arange(EDGE), np.arange(EDGE)))
     decay = np.exp(-frequency / 20) + 0.1
     scale = 10 ** rng.uniform(-5, -2, (chunks, 1, 1))
-    return (rng.laplace(size=(chunks, EDGE, EDGE)) * decay * scale).astype(np.float32).reshape(
-        chunks, CHUNK
+    return (
+        (rng.laplace(size=(chunks, EDGE, EDGE)) * decay * scale)
+        .astype(np.float32)
+        .reshape(chunks, CHUNK)
     )
 
 

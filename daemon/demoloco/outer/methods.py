@@ -2,8 +2,9 @@
 
 Notation: A the agreed state, x the own model, m = A − DCT(x) what was learnt and not told, q a
 packet as its receivers read it, U the weighted mean of a manifest's packets. Every node advances
-A ← A − α·U; a method says what a node tells and what becomes of its own model. One law holds for
-all: learnt = told + owed.
+A ← A − α·U; a method says what a node tells and what becomes of its own model. One law holds:
+learnt = told + owed, where what is owed is m, and for `synced` m + e, of which β < 1 forgets a part
+each round.
 """
 
 from __future__ import annotations
