@@ -13,8 +13,7 @@ class Line:
 
     def batches(self, shard, start):
         while True:
-            stream = torch.Generator().manual_seed(hash((shard.seed, start)))
-            x = torch.randn(shard.batch_size, 1, generator=stream)
+            x = torch.randn(shard.batch_size, 1, generator=shard.generator(start))
             yield x.to(shard.device), (self.slope * x + 1).to(shard.device)
             start += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 
 import torch
@@ -43,13 +44,18 @@ class Tiny:
     def batches(self, shard: Shard, start: int) -> Iterator[Tensor]:
         number = start
         while self.fault != "no batches":
-            seed = torch.Generator().manual_seed(number + sum(shard.node.encode()) * 1000)
-            yield torch.randn(shard.batch_size, 64, generator=seed).to(shard.device)
+            stream = shard.generator(number)
+            batch = torch.randn(shard.batch_size, 64, generator=stream).to(shard.device)
+            yield batch * float("inf") if self.fault == f"batch {number}" else batch
             number += 1
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         if self.fault == "loss":
             raise ValueError("shapes do not fit")
+        if self.fault == "cuda memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        if self.fault == "cpu memory":
+            torch.empty(1 << 60)
         loss = nn.functional.mse_loss(model(batch), batch @ self.truth.to(batch.device))
         return loss * float("nan") if self.fault == "nan" else loss
 
@@ -76,3 +82,15 @@ class Even(Tiny):
     def batches(self, shard: Shard, start: int) -> Iterator[Tensor]:
         while True:
             yield torch.ones(shard.batch_size, 64, device=shard.device)
+
+
+class Forking(Tiny):
+    """Has a helper process, as data loaders do; its pid is the unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        helper = os.fork()
+        if helper == 0:
+            time.sleep(600)
+            os._exit(0)
+        self.unit = str(helper)

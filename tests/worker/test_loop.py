@@ -296,6 +296,31 @@ def test_steps_without_a_finite_loss_are_not_taken_and_ten_in_a_row_are_too_many
     assert "smaller --set learning_rate" in desk.last(Failed).fix
 
 
+def test_after_one_bad_batch_the_model_is_finite_and_training_goes_on() -> None:
+    desk = with_fault("batch 2")
+    desk.train(1, 5)
+    assert (desk.last(Trained).steps, desk.last(Trained).samples) == (5, 32)
+    assert math.isfinite(desk.last(Trained).loss)
+    assert all(tensor.isfinite().all() for tensor in desk.model().values())
+
+
+@pytest.mark.parametrize("fault", ["cuda memory", "cpu memory"])
+def test_out_of_memory_says_how_to_need_less(fault: str) -> None:
+    desk = with_fault(fault)
+    desk.train(1, 1)
+    failed = desk.last(Failed)
+    assert failed.why.startswith("the device is out of memory: ")
+    assert "--accumulate 2" in failed.fix
+
+
+def test_what_is_left_out_by_chance_differs_between_nodes() -> None:
+    def drawn(node: str) -> float:
+        Desk(node=node)
+        return float(torch.rand(1))
+
+    assert drawn("a") == drawn("a") != drawn("b")
+
+
 def test_an_unknown_task_or_device_is_the_users_fault() -> None:
     desk = Desk(dataclasses.replace(CONFIG, task="lmm"))
     assert "did you mean 'lm'" in next(e for e in desk.events if isinstance(e, Failed)).why

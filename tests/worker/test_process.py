@@ -63,6 +63,21 @@ async def test_a_killed_worker_has_died_and_the_likely_reason_is_named(
     assert heard.empty()
 
 
+async def test_a_death_is_heard_though_a_helper_of_the_task_lives_on(
+    worker: ProcessWorker,
+) -> None:
+    heard = listen(worker)
+    worker.tell(describe(dataclasses.replace(CONFIG, task="tests.worker.tasks:Forking")))
+    described = await hear(heard)
+    assert isinstance(described, Described)
+    assert worker.pid is not None
+    try:
+        os.kill(worker.pid, signal.SIGKILL)
+        assert isinstance(await hear(heard), Died)
+    finally:
+        os.kill(int(described.unit), signal.SIGKILL)
+
+
 async def test_the_child_is_clean_and_leaves_signals_to_the_node(worker: ProcessWorker) -> None:
     heard = listen(worker)
     worker.tell(describe(dataclasses.replace(CONFIG, task="tests.worker.tasks:Spy")))

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from blake3 import blake3
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -51,10 +50,11 @@ class LanguageModel:
     def batches(self, shard: Shard, start: int) -> Iterator[Tensor]:
         """Windows of context + 1 bytes at random places, int64 (batch, context + 1)."""
         train, _ = load()
-        batch = start
+        end, batch = len(train) - self.context, start
         while True:
-            offsets = _places(shard, batch, len(train) - self.context)
-            yield self._windows(train, offsets).to(shard.device, non_blocking=True)
+            stream = shard.generator(batch)
+            places = torch.randint(end, (shard.batch_size,), generator=stream)
+            yield self._windows(train, places.numpy()).to(shard.device, non_blocking=True)
             batch += 1
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
@@ -138,13 +138,6 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = (part.to(x.dtype) for part in turn)
     left, right = x.chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
-
-
-def _places(shard: Shard, batch: int, end: int) -> NDArray[np.int64]:
-    """Where the windows of a node's n-th batch begin: a function of (seed, node, n) alone."""
-    key = blake3(f"{shard.seed} {shard.node} {batch}".encode()).digest(length=16)
-    stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-    return stream.integers(0, end, size=shard.batch_size)
 
 
 def _check(depth: int, width: int, heads: int, context: int) -> None:

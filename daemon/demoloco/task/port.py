@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from blake3 import blake3
 from torch import Tensor, nn
 
 
@@ -22,6 +23,11 @@ class Shard:
     node: str  # the peer id
     batch_size: int
     device: torch.device
+
+    def generator(self, batch: int) -> torch.Generator:
+        """Random numbers (on the CPU) for the n-th batch: a function of (seed, node, n) alone."""
+        key = blake3(f"{self.seed} {self.node} {batch}".encode()).digest(length=8)
+        return torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
 
 
 class Task(Protocol):

@@ -35,7 +35,7 @@ def in_task(method: str) -> Iterator[None]:
     """What is raised in here is the fault of the task's `method`."""
     try:
         yield
-    except (ConfigError, TaskFault, torch.OutOfMemoryError):
+    except (ConfigError, TaskFault):
         raise
     except StopIteration as error:
         raise TaskFault(
@@ -43,6 +43,8 @@ def in_task(method: str) -> Iterator[None]:
             "let batches() go on for ever: start again when the data ends",
         ) from error
     except Exception as error:
+        if _is_out_of_memory(error):
+            raise
         why = f"the task's {method} raised {type(error).__name__}: {_first_line(error)}"
         raise TaskFault(
             why, f"correct {method} at the place that the traceback in the log shows"
@@ -58,7 +60,7 @@ def verdict(error: Exception) -> Failed | Died:
         case ConfigError() | StoreError():
             why, _, fix = str(error).partition("\nfix: ")
             return Failed(why=why, fix=fix, detail=detail)
-        case torch.OutOfMemoryError():
+        case _ if _is_out_of_memory(error):
             return Failed(
                 why=f"the device is out of memory: {_first_line(error)}",
                 fix=OUT_OF_MEMORY_FIX,
@@ -66,6 +68,13 @@ def verdict(error: Exception) -> Failed | Died:
             )
         case _:
             return Died(why=f"the worker stopped on {type(error).__name__}: {_first_line(error)}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """On the CPU torch has no class of its own for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _first_line(error: BaseException) -> str:

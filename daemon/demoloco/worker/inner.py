@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,6 @@ class Trainer:
     device: torch.device
     config: RunConfig
     accumulate: int
-    seed: int
     node: str
 
     def __post_init__(self) -> None:
@@ -70,6 +69,10 @@ class Trainer:
     def micro_batch(self) -> int:
         return self.config.batch_size // self.accumulate
 
+    @property
+    def shard(self) -> Shard:
+        return Shard(self.config.seed, self.node, self.micro_batch, self.device)
+
     def forget_moments(self) -> None:
         """Start the inner optimizer afresh: its moments belong to another model."""
         self.optimizer = make_optimizer(self.model, self.config)
@@ -78,9 +81,8 @@ class Trainer:
         """Go on with the data after so many samples, even if micro-batches had another size."""
         first = math.ceil(samples / self.micro_batch)
         self.samples_read = first * self.micro_batch
-        shard = Shard(self.seed, self.node, self.micro_batch, self.device)
         with in_task("batches"):
-            self.batches: Iterator[Any] = iter(self.task.batches(shard, first))
+            self.batches: Iterator[Any] = iter(self.task.batches(self.shard, first))
 
     def step(self, learning_rate: float) -> float | None:
         """One inner step; its loss, or None if loss or gradient were not finite and the step was
@@ -91,6 +93,7 @@ class Trainer:
         """
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
+        statistics = _copies(b for b in self.model.buffers() if b.is_floating_point())
         total = torch.zeros((), device=self.device)
         for _ in range(self.accumulate):
             loss = self._loss(self._next_batch()) / self.accumulate
@@ -100,6 +103,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         value = float(total)
         if not math.isfinite(value) or not bool(norm.isfinite()):
+            _put_back(statistics)
             self._skip(value)
             return None
         for group in self.optimizer.param_groups:
@@ -147,14 +151,21 @@ def _variances_not_negative(model: nn.Module) -> Iterator[None]:
 
     Nothing that is owed may be lost over it, so the model has its own values back afterwards.
     """
-    variances = [
+    kept = _copies(
         module.running_var
         for module in model.modules()
         if isinstance(module, BatchNorm) and module.running_var is not None
-    ]
-    kept = [variance.clone() for variance in variances]
-    for variance in variances:
+    )
+    for variance, _ in kept:
         variance.clamp_(min=0)
     yield
-    for variance, own in zip(variances, kept, strict=True):
-        variance.copy_(own)
+    _put_back(kept)
+
+
+def _copies(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(tensor, tensor.clone()) for tensor in tensors]
+
+
+def _put_back(copies: list[tuple[Tensor, Tensor]]) -> None:
+    for tensor, copy in copies:
+        tensor.copy_(copy)

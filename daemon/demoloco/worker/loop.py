@@ -256,9 +256,10 @@ class Loop:
             device=subject.device,
             config=order.config,
             accumulate=order.accumulate,
-            seed=order.config.seed,
             node=subject.order.node,
         )
+        # All nodes build one model from the run's seed, but each drops out its own part of it.
+        torch.manual_seed(self._trainer.shard.generator(-1).initial_seed())
         self._emit(Ready())
 
     # -- rounds -----------------------------------------------------------------------------------

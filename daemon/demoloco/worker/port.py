@@ -55,8 +55,8 @@ class TakeAgreed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restore:
-    """Load the checkpoint, move it from its round's agreed state to `agreed`, take out what was
-    told since."""
+    """Load the checkpoint that `checkpoint.newest_whole` found, move it from its round's agreed
+    state to `agreed`, take out what was told since. Answered by Corrected."""
 
     checkpoint: Path
     agreed: Path
@@ -105,7 +105,8 @@ class Correct:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveCheckpoint:
-    """Write model, inner optimizer, data position, RNG and owed state; answered by Saved."""
+    """Write model, inner optimizer, data position, RNG and owed state; answered by Saved or, on a
+    full disk, NotSaved."""
 
     directory: Path
     agreed: Path  # the state that the model stands on; hard-linked into the checkpoint

@@ -22,6 +22,7 @@ from typing import Any
 from demoloco.worker.port import Command, Died, Failed, Stop, WorkerEvent
 
 Emit = Callable[[WorkerEvent], None]
+_LOOK_SECONDS = 1.0
 _REAP_SECONDS = 5.0
 
 
@@ -95,7 +96,7 @@ class ProcessWorker:
     ) -> None:
         last: WorkerEvent | None = None
         try:
-            while True:
+            while self._has_more(connection):
                 last = connection.recv()
                 loop.call_soon_threadsafe(emit, last)
         except (EOFError, OSError):
@@ -107,6 +108,17 @@ class ProcessWorker:
         code = self._reap()
         if not self._stopping and not isinstance(last, Failed | Died) and not loop.is_closed():
             loop.call_soon_threadsafe(emit, Died(why=_in_words(code)))
+
+    def _has_more(self, connection: Connection[Any, Any]) -> bool:
+        """Wait for an event or an end.
+
+        The process's end, too: a data loader that it forked may hold the connection open.
+        """
+        assert self._process is not None
+        while not connection.poll(_LOOK_SECONDS):
+            if self._process.poll() is not None:
+                return connection.poll()
+        return True
 
     def _reap(self) -> int:
         assert self._process is not None
