@@ -116,8 +116,9 @@ class Feed:
         Raises: TypeError for a field that Status does not have.
         """
         self._status = replace(self._status, **changes)
+        status = self.status
         for listener in self._listeners:
-            listener.hear(self.status)
+            listener.hear(status)
 
     def line(self, event: str, *, level: int = logging.INFO, **facts: object) -> None:
         """Write one line to the log: what happened, always in the same words, and its facts."""

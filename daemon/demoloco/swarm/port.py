@@ -117,6 +117,10 @@ class Swarm(Protocol):
         """Number of packets fetched, and their bytes on the wire with framing (as in Traffic)."""
         ...
 
+    def known_addresses(self) -> tuple[str, ...]:
+        """Full multiaddrs of all peers ever met, newest last: to be dialled at the next start."""
+        ...
+
     async def start(self, emit: Callable[[SwarmEvent], None], library: Library) -> None:
         """Listen, dial the seeds, keep healing. Returns when others could reach us; seeds may still
         be away.

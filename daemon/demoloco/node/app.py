@@ -1,0 +1,293 @@
+"""One node from start to end: builds the parts, runs the driver, takes everything down again.
+
+Rule: whatever was started is stopped, in the reverse order, also when the start fails half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from rich.console import Console
+
+from demoloco.codec.packet import PacketSpec
+from demoloco.config import NodeConfig
+from demoloco.control.server import ControlServer
+from demoloco.errors import ConfigError, WorkerError
+from demoloco.node.crew import Crew
+from demoloco.node.disk import Disk
+from demoloco.node.driver import Driver
+from demoloco.node.feed import Feed, Status
+from demoloco.node.founding import Founding, Run
+from demoloco.node.ledger import Ledger
+from demoloco.node.library import StoreLibrary
+from demoloco.node.listening import listen_addresses
+from demoloco.node.packets import Expected
+from demoloco.node.parts import Parts
+from demoloco.node.progress import introduce, show_progress
+from demoloco.node.report import Report
+from demoloco.node.stance import Stance
+from demoloco.node.version import software_version
+from demoloco.rounds import events as ev
+from demoloco.rounds.facts import Settings as RoundSettings
+from demoloco.rounds.machine import Machine
+from demoloco.rounds.rules import Pace
+from demoloco.settings import Settings
+from demoloco.store.disk import DiskStore, open_disk_store
+from demoloco.swarm.identity import Identity, verify
+from demoloco.swarm.port import Swarm, SwarmEvent
+from demoloco.worker.process import ProcessWorker
+
+STOP_SECONDS = 10.0
+LONELY_SECONDS = 8.0
+
+MakeSwarm = Callable[[Identity, NodeConfig, tuple[str, ...], tuple[str, ...]], Swarm]
+
+
+class Node:
+    """A node as its operator and its signals see it."""
+
+    def __init__(self, settings: Settings, make_swarm: MakeSwarm) -> None:
+        self._settings = settings
+        self._config = settings.node_config()
+        self._make_swarm = make_swarm
+        self.feed = Feed()
+        self._driver: Driver | None = None
+        self._machine: Machine | None = None
+        self._early: list[SwarmEvent] = []
+        self._main: asyncio.Task[None] | None = None
+        self._asked_to_leave = False
+        self._forced = False
+
+    # -- what the operator may do ------------------------------------------------------------------
+    def status(self) -> Status:
+        """The node as it is now."""
+        return self.feed.status
+
+    def request_leave(self, now: bool) -> None:
+        """Begin to leave and return at once; `now` = do not contribute first."""
+        self._asked_to_leave = True
+        if self._driver is not None:
+            self._driver.post(ev.LeaveRequested(now))
+        elif self._main is not None:
+            self._main.cancel()
+
+    def _on_signal(self) -> None:
+        """The first asks, the second forces."""
+        if self._asked_to_leave:
+            self._forced = True
+            if self._main is not None:
+                self._main.cancel()
+            return
+        self.feed.line("leaving: contributing what is done; a second Ctrl-C stops at once")
+        self.request_leave(now=False)
+
+    # -- life --------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """From start to end.
+
+        Raises: ConfigError for the user's mistakes; StoreError, WorkerError, SwarmError if this
+        node cannot go on."""
+        loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            async with AsyncExitStack() as held:
+                await self._live(held)
+        except asyncio.CancelledError:
+            if not self._asked_to_leave:
+                raise
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        self.feed.line("left" if not self._forced else "stopped at once")
+
+    async def _live(self, held: AsyncExitStack) -> None:
+        store = open_disk_store(self._config.home, version=software_version())
+        held.callback(store.close)
+        disk = Disk()
+        held.callback(disk.close)
+        identity = Identity.load_or_create(self._config.home / "identity.key")
+        crew = Crew(ProcessWorker, self._config, identity.peer_id)
+        crew.start()
+        held.push_async_callback(self._stop_crew, crew)
+        library = StoreLibrary(store)
+        swarm = await self._start_swarm(store, identity, library, held)
+        report = Report(self.feed, swarm, identity.peer_id)
+        founding = Founding(self._settings, store, disk, swarm, crew)
+        run = await founding.run(report, self._config.peers)
+        store.snapshot_every = run.config.snapshot_every
+        library.know(run.genesis)
+        parts = self._parts(identity, swarm, store, disk, crew, report, run)
+        self._introduce(parts, run)
+        await self._take_part(parts, held)
+
+    async def _start_swarm(
+        self, store: DiskStore, identity: Identity, library: StoreLibrary, held: AsyncExitStack
+    ) -> Swarm:
+        known = _noted_list(store, "peers")
+        listen = listen_addresses(self._config.listen, _noted_list(store, "listen"))
+        swarm = await asyncio.to_thread(self._make_swarm, identity, self._config, listen, known)
+        held.push_async_callback(swarm.stop)
+        await swarm.start(self._hear_swarm, library)
+        store.note("listen", json.dumps(list(swarm.addresses)).encode())
+        return swarm
+
+    def _hear_swarm(self, event: SwarmEvent) -> None:
+        """Events before there is a driver wait for it."""
+        if self._driver is None:
+            self._early.append(event)
+        else:
+            self._driver.hear_swarm(event)
+
+    def _parts(
+        self,
+        identity: Identity,
+        swarm: Swarm,
+        store: DiskStore,
+        disk: Disk,
+        crew: Crew,
+        report: Report,
+        run: Run,
+    ) -> Parts:
+        config = run.config
+        spec = PacketSpec.of(run.layout, bits=config.bits, ladder=config.ladder)
+        ledger = Ledger(store, Expected(run.digest, spec, verify), config.alpha)
+        report.recall(ledger.noted_json("tally"))
+        report.dense_bytes = run.layout.parameters * 4
+        return Parts(
+            identity=identity,
+            run=run.digest,
+            config=config,
+            node=self._config,
+            machine=Machine(_round_settings(identity, run, self._config)),
+            swarm=swarm,
+            ledger=ledger,
+            disk=disk,
+            crew=crew,
+            stance=Stance(identity.peer_id, crew, ledger, config, self._config.checkpoint_share),
+            report=report,
+        )
+
+    def _introduce(self, parts: Parts, run: Run) -> None:
+        full = tuple(f"{address}/p2p/{parts.me}" for address in parts.swarm.addresses)
+        self.feed.update(
+            peer_id=parts.me,
+            run_id=run.digest.hex(),
+            run_name=run.config.name,
+            task=run.config.task,
+            method=run.config.method,
+            addresses=full,
+            inner_steps=run.config.inner_steps,
+            parameters=run.layout.parameters,
+            device=run.described.device,
+            version=software_version(),
+            home=str(self._config.home),
+            join_command=f"demoloco-node --peers {_best(full)}",
+        )
+
+    async def _take_part(self, parts: Parts, held: AsyncExitStack) -> None:
+        driver = Driver(parts)
+        self._machine = parts.machine
+        parts.swarm.enter(parts.run)
+        parts.crew.listen(driver.hear_worker)
+        if (started := _started(parts)) is not None:
+            driver.post(started)
+        self._driver = driver
+        for event in self._early:
+            driver.hear_swarm(event)
+        await driver.worker_is_ready()
+        parts.report.refresh(parts.machine, force=True)
+        control = ControlServer(self, self._config.home)
+        await control.start()
+        held.push_async_callback(control.stop)
+        console = Console(stderr=True)
+        introduce(self.feed, console)
+        progress = asyncio.create_task(show_progress(self.feed, console))
+        held.callback(progress.cancel)
+        asyncio.get_running_loop().call_later(LONELY_SECONDS, self._lonely, parts)
+        await driver.run()
+        parts.report.refresh(parts.machine, force=True)
+        parts.ledger.store.note("peers", _known(parts.swarm))
+        if not self._forced:
+            await self._save(parts)
+
+    def _lonely(self, parts: Parts) -> None:
+        if not parts.machine.state.members.live():
+            parts.report.alone()
+
+    async def _save(self, parts: Parts) -> None:
+        try:
+            await parts.stance.save_at_last()
+        except (WorkerError, ConfigError) as error:
+            parts.report.warn("last checkpoint not written", why=str(error))
+
+    async def _stop_crew(self, crew: Crew) -> None:
+        await crew.stop(0.0 if self._forced else STOP_SECONDS)
+
+
+def _round_settings(identity: Identity, run: Run, node: NodeConfig) -> RoundSettings:
+    config = run.config
+    return RoundSettings(
+        me=identity.peer_id,
+        run=run.digest,
+        creator=run.genesis.creator,
+        pace=Pace(
+            quorum=config.quorum,
+            grace_share=config.grace_share,
+            grace_seconds=config.grace_seconds,
+            succession_seconds=config.succession_seconds,
+            max_contributors=config.max_contributors,
+        ),
+        inner_steps=config.inner_steps,
+        leave_seconds=node.leave_seconds,
+        stop_after=node.stop_after,
+    )
+
+
+def _started(parts: Parts) -> ev.Started | None:
+    """Where this node stands on disk; None if it has no agreed state yet."""
+    ledger = parts.ledger
+    head = ledger.store.head()
+    if head is None:
+        return None
+    pending = ledger.pending(parts.me)
+    owed = ledger.noted_json("owed")
+    samples = owed if isinstance(owed, int) else 0
+    return ev.Started(
+        head=head,
+        fingerprint=ledger.fingerprint(head.digest),
+        chain=ledger.chain(head.digest),
+        pending=pending[0] if pending else None,
+        pending_norm=pending[1] if pending else 0.0,
+        owed_samples=max(samples, pending[0].samples if pending else 0),
+    )
+
+
+def _noted_list(store: DiskStore, key: str) -> tuple[str, ...]:
+    try:
+        noted = json.loads(store.noted(key) or b"[]")
+    except ValueError:
+        return ()
+    return tuple(one for one in noted if isinstance(one, str)) if isinstance(noted, list) else ()
+
+
+def _known(swarm: Swarm) -> bytes:
+    return json.dumps(list(swarm.known_addresses())).encode()
+
+
+def _best(addresses: tuple[str, ...]) -> str:
+    """The address to show: one that other machines reach, if there is one."""
+    far = [one for one in addresses if not one.startswith(("/ip4/127.", "/ip6/::1/"))]
+    return (far or list(addresses) or ["<no address>"])[0]
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one that came first stands for all."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,156 @@
+"""The worker's life: started, described to, begun with; started anew when it dies.
+
+Rule: nothing here knows rounds. What the worker says in answer to a question goes to who asked; all
+else goes to `hear`, and so does its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from demoloco.config import NodeConfig, RunConfig, Scalar
+from demoloco.errors import ConfigError, WorkerError
+from demoloco.types import PeerId
+from demoloco.worker.port import (
+    Begin,
+    Command,
+    Describe,
+    Described,
+    Died,
+    Failed,
+    InitialWritten,
+    Ready,
+    Saved,
+    Worker,
+    WorkerEvent,
+    WriteInitial,
+)
+
+ANSWER_SECONDS = 600.0
+"""Importing a task and building its model may take this long."""
+
+RESTART_SECONDS = 1.0
+
+Answer = TypeVar("Answer", Described, Ready, InitialWritten, Saved)
+
+
+class Crew:
+    """The process that owns all tensors, through all its lives."""
+
+    def __init__(self, make: Callable[[], Worker], node: NodeConfig, me: PeerId) -> None:
+        self._make = make
+        self._node = node
+        self._me = me
+        self._worker = make()
+        self._waiting: dict[type[WorkerEvent], asyncio.Future[WorkerEvent]] = {}
+        self._describe: Describe | None = None
+        self._begin: Begin | None = None
+        self._hear: Callable[[WorkerEvent], None] = lambda event: None
+        self._end: Failed | Died | None = None
+
+    def start(self) -> None:
+        """Begin to start the process; it imports while the node does other things."""
+        self._end = None
+        self._worker.start(self._on_event)
+
+    def listen(self, hear: Callable[[WorkerEvent], None]) -> None:
+        """From now on tell `hear` everything that answers no question."""
+        self._hear = hear
+
+    @property
+    def pid(self) -> int | None:
+        return self._worker.pid
+
+    async def describe(self, task: str, args: dict[str, Scalar], seed: int) -> Described:
+        """Load the task and build its model.
+
+        Raises: ConfigError if the task or its settings are at fault."""
+        self._describe = Describe(
+            task=task,
+            task_args=args,
+            seed=seed,
+            device=self._node.device,
+            threads=self._node.threads,
+            node=self._me,
+        )
+        return await self.ask(self._describe, Described)
+
+    async def begin(self, config: RunConfig) -> None:
+        """Make ready to train.
+
+        Raises: ConfigError."""
+        self._begin = Begin(config=config, accumulate=self._node.accumulate)
+        await self.ask(self._begin, Ready)
+
+    async def write_initial(self, path: Path) -> None:
+        """Write the fresh model as an agreed state.
+
+        Raises: ConfigError, WorkerError."""
+        await self.ask(WriteInitial(path=path), InitialWritten)
+
+    async def restart(self) -> None:
+        """Bring up a new worker that is as ready as the last one was.
+
+        Raises: ConfigError, WorkerError if it fails again."""
+        assert self._describe is not None
+        assert self._begin is not None
+        await self._worker.stop(0.0)
+        await asyncio.sleep(RESTART_SECONDS)
+        self._worker = self._make()
+        self.start()
+        await self.ask(self._describe, Described)
+        await self.ask(self._begin, Ready)
+
+    def tell(self, command: Command) -> None:
+        """Queue a command; what it leads to is heard by `hear`."""
+        self._worker.tell(command)
+
+    async def ask(
+        self, command: Command, answer: type[Answer], seconds: float = ANSWER_SECONDS
+    ) -> Answer:
+        """Queue a command and wait for its answer.
+
+        Raises: ConfigError if the worker failed, WorkerError if it died or does not answer."""
+        if self._end is not None:
+            raise _as_error(self._end)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[answer] = future
+        self._worker.tell(command)
+        try:
+            async with asyncio.timeout(seconds):
+                heard = await future
+        except TimeoutError:
+            raise WorkerError(f"the worker did not answer for {seconds:.0f} s") from None
+        finally:
+            self._waiting.pop(answer, None)
+        if isinstance(heard, Failed | Died):
+            raise _as_error(heard)
+        assert isinstance(heard, answer)
+        return heard
+
+    async def stop(self, seconds: float) -> None:
+        """End the process: in order, by force after the time-out."""
+        self._hear = lambda event: None
+        await self._worker.stop(seconds)
+
+    def _on_event(self, event: WorkerEvent) -> None:
+        if isinstance(event, Failed | Died):
+            self._end = event
+            asked, self._waiting = tuple(self._waiting.values()), {}
+        else:
+            future = self._waiting.get(type(event))
+            asked = () if future is None else (future,)
+        for future in asked:
+            if not future.done():
+                future.set_result(event)
+        if not asked:
+            self._hear(event)
+
+
+def _as_error(end: Failed | Died) -> ConfigError | WorkerError:
+    if isinstance(end, Died):
+        return WorkerError(end.why)
+    return ConfigError(f"{end.why}\nfix: {end.fix}" if end.fix else end.why)

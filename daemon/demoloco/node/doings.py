@@ -1,0 +1,214 @@
+"""What single effects take: sealing, applying, settling; and what the worker's words mean.
+
+Rule: each doing ends in an event or in the end of the node; an error of this machine's own is
+never turned into silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+from demoloco.errors import ConfigError, StoreError, WorkerError
+from demoloco.node.ledger import StateMismatch
+from demoloco.node.parts import Parts
+from demoloco.node.version import software_version
+from demoloco.rounds import effects as ef
+from demoloco.rounds import events as ev
+from demoloco.types import Digest, Draft, Head, Manifest, Member, Offer, Phase, short
+from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
+from demoloco.worker import port as worker
+from demoloco.worker.checkpoint import Checkpoint, newest_whole
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+Post = Callable[[ev.Event], None]
+
+
+class Doings:
+    """The driver's hands."""
+
+    def __init__(self, parts: Parts, post: Post) -> None:
+        self._parts = parts
+        self._post = post
+        self._checkpoint: Checkpoint | None = None
+        self._restarts = 0  # of the worker, since the last round
+        self._sequence = 0
+        self._speed = 0.0
+
+    # -- manifests ---------------------------------------------------------------------------------
+    def propose(self, draft: Draft) -> None:
+        """→ ManifestHeard from myself."""
+        ledger = self._parts.ledger
+        sealed = self._parts.swarm.seal("manifest", encode_manifest(draft))
+        manifest = decode_manifest(sealed, ledger.expected.verify)
+        ledger.remember(manifest, sealed)
+        self._post(ev.ManifestHeard(self._parts.me, manifest))
+
+    def sealed(self, manifest: Manifest) -> bytes:
+        """The bytes of a committed manifest."""
+        sealed = self._parts.ledger.sealed(manifest.digest)
+        if sealed is None:
+            raise StoreError(f"manifest {short(manifest.digest)} is gone from the log")
+        return sealed
+
+    async def apply(self, effect: ef.Apply) -> None:
+        """→ Applied | ApplyFailed. The worker follows before anybody hears of it."""
+        parts = self._parts
+        try:
+            head, name = await parts.disk(parts.ledger.apply, effect.undo, effect.redo)
+        except StateMismatch as error:
+            self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
+            return
+        parts.stance.move(head, effect.undo, effect.redo)
+        mine = parts.machine.state.round.mine if parts.machine.state.round is not None else None
+        for manifest in effect.undo:
+            parts.report.round_undone(manifest)
+        for manifest in effect.redo:
+            was_out = mine is not None and mine.parent == manifest.parent
+            parts.report.round_applied(manifest, was_out)
+        await parts.disk(parts.ledger.note_json, "tally", asdict(parts.report.tally))
+        await self._prune(head)
+        self._post(ev.Applied(head, name))
+
+    async def adopt(self, head: Head, fingerprint: Digest) -> None:
+        """→ Applied."""
+        await self._parts.disk(self._parts.ledger.adopt, head)
+        self._parts.stance.move(head, (), ())
+        self._parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
+        self._post(ev.Applied(head, fingerprint))
+
+    async def _prune(self, head: Head) -> None:
+        parts = self._parts
+        keep = [parts.run, head.digest]
+        if parts.stance.standing is not None:
+            keep.append(parts.stance.standing)
+        await parts.disk(parts.ledger.prune, keep, parts.config.snapshot_every)
+
+    # -- words -------------------------------------------------------------------------------------
+    def say(self, phase: Phase, head: Head | None) -> None:
+        """This is what I am now."""
+        self._sequence = max(self._sequence + 1, int(time.time() * 1000))
+        self._parts.swarm.say(
+            Member(
+                peer=self._parts.me,
+                run=self._parts.run,
+                addresses=self._parts.swarm.addresses,
+                head=head,
+                phase=phase,
+                sequence=self._sequence,
+                samples_per_second=self._speed,
+                version=software_version(),
+            )
+        )
+
+    # -- the worker --------------------------------------------------------------------------------
+    async def worker_is_ready(self) -> None:
+        """A fresh worker has begun: find its checkpoint. → WorkerCame."""
+        directory = self._parts.ledger.store.checkpoint_dir()
+        self._checkpoint = await asyncio.to_thread(newest_whole, directory)
+        self._post(ev.WorkerCame())
+
+    def settle(self) -> None:
+        """Put the worker's model on the head's state."""
+        state = self._parts.machine.state
+        head = self._parts.machine.head
+        assert head is not None
+        mine = state.round.mine if state.round is not None else None
+        source = self._parts.stance.settle(head, self._checkpoint, mine)
+        self._parts.report.line("worker stands", round=head.round, on=source)
+
+    def hear_worker(self, event: worker.WorkerEvent, spawn: Spawn) -> None:
+        """What the worker tells without having been asked."""
+        parts = self._parts
+        match event:
+            case worker.Progress():
+                self._speed = event.samples_per_second
+                parts.report.progress(event)
+                parts.report.refresh(parts.machine)
+            case worker.Trained():
+                self._post(ev.Trained(event.samples))
+            case worker.Contributed():
+                spawn(self._contributed(event))
+            case worker.Corrected():
+                self._restarts = 0
+                parts.stance.save_if_due()
+            case worker.Evaluated():
+                parts.report.evaluated(event)
+            case worker.Saved():
+                parts.stance.saved(event)
+                owed = parts.machine.state.labour.owed_samples
+                spawn(self._note_owed(owed))
+            case worker.NotSaved():
+                parts.stance.saved(event)
+                parts.report.count("checkpoints_failed")
+                parts.report.warn("checkpoint not written", why=event.why)
+            case worker.Failed() | worker.Died():
+                spawn(self._worker_lost(event))
+            case worker.Described() | worker.Ready() | worker.InitialWritten():
+                pass  # answers that nobody waits for any longer
+
+    async def _note_owed(self, samples: int) -> None:
+        await self._parts.disk(self._parts.ledger.note_json, "owed", samples)
+
+    async def _contributed(self, event: worker.Contributed) -> None:
+        """Seal and keep my packet. → Contributed."""
+        parts = self._parts
+        wanted = parts.stance.contributed(event)
+        if wanted is None:
+            return
+        header = PacketHeader(
+            run=parts.run,
+            round=wanted.round,
+            parent=wanted.parent,
+            contributor=parts.me,
+            samples=wanted.samples,
+            spec=parts.ledger.expected.spec.digest,
+            k=event.k,
+        )
+        sealed = seal_packet(parts.identity.sign, header, event.body)
+        digest, norm = await parts.disk(self._keep_mine, sealed)
+        offer = Offer(
+            packet=digest,
+            contributor=parts.me,
+            round=wanted.round,
+            parent=wanted.parent,
+            samples=wanted.samples,
+            size=len(sealed),
+        )
+        parts.report.packet_made(len(sealed))
+        self._post(ev.Contributed(offer, norm))
+
+    def _keep_mine(self, sealed: bytes) -> tuple[Digest, float]:
+        digest, norm = self._parts.ledger.store_packet(sealed, None)
+        self._parts.ledger.keep_pending(digest)
+        return digest, norm
+
+    async def _worker_lost(self, end: worker.Failed | worker.Died) -> None:
+        """→ WorkerLost, then WorkerCame when a new one has begun.
+
+        Raises: WorkerError when it failed too often in a row."""
+        parts = self._parts
+        while True:
+            self._restarts += 1
+            parts.stance.fell()
+            parts.report.count("worker_restarts")
+            parts.report.warn("worker lost", why=end.why, restart=self._restarts)
+            self._post(ev.WorkerLost(self._owed_at_checkpoint()))
+            if self._restarts > parts.node.max_worker_restarts:
+                raise WorkerError(f"the worker failed {self._restarts} times in a row: {end.why}")
+            try:
+                await parts.crew.restart()
+            except (ConfigError, WorkerError) as error:
+                end = worker.Died(why=str(error))
+                continue
+            await self.worker_is_ready()
+            return
+
+    def _owed_at_checkpoint(self) -> int:
+        noted = self._parts.ledger.noted_json("owed")
+        state = self._parts.machine.state
+        pending = state.round.mine.samples if state.round and state.round.mine else 0
+        return max(noted if isinstance(noted, int) else 0, pending)

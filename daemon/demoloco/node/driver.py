@@ -1,0 +1,142 @@
+"""The only loop: event → effects → event. It decides nothing; it does, and reports back.
+
+Rule: the driver alone touches the machine. Effects are carried out in their order: what must be
+durable is awaited, what may take long becomes a task that ends in an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, assert_never
+
+from demoloco.node.couriers import Couriers
+from demoloco.node.doings import Doings
+from demoloco.node.parts import Parts
+from demoloco.rounds import effects as ef
+from demoloco.rounds import events as ev
+from demoloco.swarm.port import (
+    BlobServed,
+    ManifestHeard,
+    MemberLost,
+    MemberSeen,
+    OffersHeard,
+    SwarmEvent,
+)
+from demoloco.worker.port import WorkerEvent
+
+
+class Driver:
+    """Runs one node's rounds until the machine wants to stop."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._inbox: asyncio.Queue[ev.Event] = asyncio.Queue()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._doings = Doings(parts, self.post)
+        self._couriers = Couriers(parts.swarm, parts.ledger, parts.disk, parts.report, self.post)
+
+    def post(self, event: ev.Event) -> None:
+        """Hand the machine an event; from the loop's thread."""
+        self._inbox.put_nowait(event)
+
+    async def run(self) -> None:
+        """Drive until Stop.
+
+        Raises: StoreError, WorkerError if this node cannot go on."""
+        clock = asyncio.get_running_loop().time
+        machine, report = self._parts.machine, self._parts.report
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            while not machine.state.stopped:
+                event = await self._inbox.get()
+                for effect in machine.handle(event, clock()):
+                    await self._carry_out(effect)
+                report.refresh(machine)
+            self._close()
+
+    async def _carry_out(self, effect: ef.Effect) -> None:
+        do, swarm = self._doings, self._parts.swarm
+        match effect:
+            case ef.Settle():
+                do.settle()
+            case ef.Train():
+                self._parts.stance.train(effect)
+            case ef.Cut():
+                self._parts.stance.cut()
+            case ef.Contribute():
+                self._parts.stance.contribute(effect)
+            case ef.Announce(offers):
+                self._spawn(swarm.announce(offers))
+            case ef.Fetch():
+                self._spawn(self._couriers.fetch_packet(effect))
+            case ef.FetchManifests():
+                self._spawn(self._couriers.fetch_manifests(effect))
+            case ef.FetchSnapshot():
+                self._spawn(self._couriers.fetch_snapshot(effect))
+            case ef.Propose(draft):
+                do.propose(draft)
+            case ef.Commit(manifest):
+                await self._parts.disk(self._parts.ledger.commit, manifest)
+            case ef.Publish(manifest):
+                self._spawn(swarm.publish(do.sealed(manifest)))
+            case ef.Apply():
+                self._spawn(do.apply(effect))
+            case ef.Adopt(head, fingerprint):
+                self._spawn(do.adopt(head, fingerprint))
+            case ef.Say(phase, head):
+                do.say(phase, head)
+            case ef.Note(text, warning):
+                (self._parts.report.warn if warning else self._parts.report.line)(text)
+            case ef.WakeMe(at):
+                self._set_alarm(at)
+            case ef.Stop():
+                pass  # the loop sees the machine stopped
+            case _:
+                assert_never(effect)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(at, self.post, ev.Woken())
+
+    def _close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in tuple(self._running):
+            task.cancel()
+
+    # -- what the parts tell -----------------------------------------------------------------------
+    def hear_swarm(self, event: SwarmEvent) -> None:
+        """A peer's word becomes the machine's event."""
+        report = self._parts.report
+        match event:
+            case MemberSeen(member):
+                report.member_seen(member)
+                self.post(ev.MemberSeen(member))
+            case MemberLost(peer, why):
+                report.member_lost(peer, why)
+                self.post(ev.MemberLost(peer))
+            case OffersHeard(holder, offers):
+                self.post(ev.OffersHeard(holder, offers))
+            case ManifestHeard(holder, manifest, sealed):
+                self._parts.ledger.remember(manifest, sealed)
+                self.post(ev.ManifestHeard(holder, manifest))
+            case BlobServed(peer, blob):
+                self.post(ev.PacketServed(peer, blob))
+            case _:
+                assert_never(event)
+
+    async def worker_is_ready(self) -> None:
+        """The worker has begun: the machine may use it."""
+        await self._doings.worker_is_ready()
+
+    def hear_worker(self, event: WorkerEvent) -> None:
+        """The worker's word: an event, or a figure."""
+        self._doings.hear_worker(event, self._spawn)

@@ -1,0 +1,178 @@
+"""How a node comes to its run: it goes on with the one in its home, joins its seeds', or founds
+one.
+
+Rule: what a run is comes from its genesis alone; what the user asked for is compared with it, never
+mixed into it. Code that a genesis names is not imported unless the user named it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from demoloco.codec.layout import CHUNK, Layout, first_difference, layout_from_bytes
+from demoloco.config import RunConfig
+from demoloco.errors import ConfigError, PacketError
+from demoloco.node.crew import Crew
+from demoloco.node.disk import Disk
+from demoloco.node.report import Report
+from demoloco.outer.agreed import Coefficients, digest_parts
+from demoloco.settings import Settings, differences, run_config_bytes, run_config_from_bytes
+from demoloco.store.port import Store
+from demoloco.swarm.port import Swarm
+from demoloco.types import Digest, Genesis, Head, Round, short
+from demoloco.wire import decode_genesis, encode_genesis, run_of
+from demoloco.worker.port import Described
+
+SEED_SECONDS = 20.0
+NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that this node takes part in, and what its worker said of the task."""
+
+    genesis: Genesis
+    config: RunConfig
+    layout: Layout
+    described: Described
+
+    @property
+    def digest(self) -> Digest:
+        return run_of(self.genesis)
+
+
+class Founding:
+    """Finds or makes the run."""
+
+    def __init__(
+        self, settings: Settings, store: Store, disk: Disk, swarm: Swarm, crew: Crew
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._disk = disk
+        self._swarm = swarm
+        self._crew = crew
+
+    async def run(self, report: Report, peers: tuple[str, ...]) -> Run:
+        """The run of the home, of the seeds, or a new one.
+
+        Raises: ConfigError if they contradict each other or what the user asked for."""
+        ours = self._in_home()
+        if ours is None and not peers:
+            return await self._found(report)
+        if ours is None:
+            genesis = await self._swarm.find_genesis(SEED_SECONDS)
+            return await self._enter(genesis)
+        asking = asyncio.create_task(self._compare_with_seeds(ours, report)) if peers else None
+        try:
+            run = await self._enter(ours)
+            if asking is not None:
+                await asking
+        finally:
+            if asking is not None:
+                asking.cancel()
+        return run
+
+    def _in_home(self) -> Genesis | None:
+        digest = self._store.noted("genesis")
+        data = self._store.get(Digest(digest)) if digest is not None else None
+        try:
+            return decode_genesis(data) if data is not None else None
+        except PacketError as error:
+            raise ConfigError(
+                f"the run in this home cannot be read: {error}; choose another --home DIR"
+            ) from error
+
+    async def _compare_with_seeds(self, ours: Genesis, report: Report) -> None:
+        """Seeds that are away do not matter to a node that has its run; seeds of another run do."""
+        try:
+            theirs = await self._swarm.find_genesis(SEED_SECONDS)
+        except ConfigError as error:
+            report.warn("no seed answers; going on with the run in this home", why=str(error))
+            return
+        if run_of(theirs) != run_of(ours):
+            raise ConfigError(
+                f"this home holds run {short(run_of(ours))}, the peers train run"
+                f" {short(run_of(theirs))}; give the other run a home of its own: --home DIR"
+            )
+
+    # -- a run that there is -----------------------------------------------------------------------
+    async def _enter(self, genesis: Genesis) -> Run:
+        config = run_config_from_bytes(genesis.config)
+        layout = layout_from_bytes(genesis.layout)
+        self._compare_with_wishes(config)
+        described = await self._crew.describe(config.task, config.task_args, config.seed)
+        difference = first_difference(layout_from_bytes(described.layout), layout)
+        if difference is not None:
+            raise ConfigError(
+                f"the model of task {config.task} is not the run's model: {difference};"
+                " install the version of the task that the run's other members have"
+            )
+        await self._crew.begin(config)
+        await self._keep(genesis)
+        return Run(genesis, config, layout, described)
+
+    def _compare_with_wishes(self, config: RunConfig) -> None:
+        wishes = dict(self._settings.run)
+        if ":" in config.task and wishes.get("task") != config.task:
+            raise ConfigError(
+                f"this run trains {config.task}, which is code of somebody's own;"
+                f" if you have it and trust it, add --task {config.task}"
+            )
+        wishes["task_args"] = config.task_args | wishes.get("task_args", {})
+        unequal = differences(replace(config, **wishes), config)
+        if unequal:
+            raise ConfigError(
+                f"the run has other settings: {'; '.join(unequal)};"
+                " leave them out to take the run's, or start a run of your own without --peers"
+            )
+
+    async def _keep(self, genesis: Genesis) -> None:
+        digest = await self._disk(self._store.put, encode_genesis(genesis))
+        await self._disk(self._store.note, "genesis", bytes(digest))
+
+    # -- a new run ---------------------------------------------------------------------------------
+    async def _found(self, report: Report) -> Run:
+        wished = self._settings.run_config()
+        described = await self._crew.describe(wished.task, wished.task_args, wished.seed)
+        config = self._settings.run_config(described.defaults)
+        layout = layout_from_bytes(described.layout)
+        await self._crew.begin(config)
+        draft = self._store.checkpoint_dir() / "initial.f32"
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._crew.write_initial(draft)
+            genesis = await self._disk(self._create, draft, config, layout)
+        finally:
+            draft.unlink(missing_ok=True)
+        await self._keep(genesis)
+        report.line("run founded", run=short(run_of(genesis)), task=config.task)
+        return Run(genesis, config, layout, described)
+
+    def _create(self, draft: Path, config: RunConfig, layout: Layout) -> Genesis:
+        initial = np.memmap(draft, np.dtype("<f4"), "r", shape=(layout.chunks, CHUNK))
+        genesis = Genesis(
+            config=run_config_bytes(config),
+            layout=layout.to_bytes(),
+            creator=self._swarm.peer_id,
+            snapshot=digest_parts(initial),
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+
+        def fill(out: Coefficients) -> None:
+            out[:] = initial
+
+        head = genesis_head(genesis)
+        self._store.create_state(head, fill, layout.chunks)
+        self._store.move_head(head)
+        return genesis
+
+
+def genesis_head(genesis: Genesis) -> Head:
+    """The head of a chain that has no manifest yet."""
+    return Head(digest=run_of(genesis), round=Round(0), samples_total=0)

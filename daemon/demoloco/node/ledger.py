@@ -1,0 +1,188 @@
+"""The run's log and agreed states in this node's store: what was decided becomes durable here.
+
+Rule: a manifest is applied whole or not at all. The state that it leads to gets a file of its own,
+so readers of earlier states are never disturbed. Methods block on the disk; the driver calls them
+one at a time in its disk thread, except where they say otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from demoloco.codec.packet import Sparse
+from demoloco.errors import DemolocoError, StoreError
+from demoloco.node.packets import Expected, Packet, read_packet
+from demoloco.outer.agreed import Coefficients, advance, fingerprint
+from demoloco.rounds.chain import KEEP_ROUNDS
+from demoloco.rounds.rules import head_of
+from demoloco.store.port import Store
+from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round, short
+from demoloco.wire import decode_manifest
+
+MAX_SEALED = 1024
+"""Manifests whose signed bytes are kept in memory until they are committed."""
+
+REPLAY_DEPTH = 16
+"""Rounds under the head whose states and packets are kept, for forks and for members behind."""
+
+
+class StateMismatch(DemolocoError):
+    """A manifest does not start from the agreed state that is here."""
+
+
+class Ledger:
+    """Sealed manifests, packets and agreed states of one run."""
+
+    def __init__(self, store: Store, expected: Expected, alpha: float) -> None:
+        self._store = store
+        self._expected = expected
+        self._alpha = alpha
+        self._sealed: dict[Digest, bytes] = {}
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
+    def expected(self) -> Expected:
+        return self._expected
+
+    # -- manifests ---------------------------------------------------------------------------------
+    def remember(self, manifest: Manifest, sealed: bytes) -> None:
+        """Keep the signed bytes at hand; not durable. For the loop's thread."""
+        if len(self._sealed) >= MAX_SEALED:
+            del self._sealed[next(iter(self._sealed))]
+        self._sealed[manifest.digest] = sealed
+
+    def sealed(self, digest: Digest) -> bytes | None:
+        """The signed bytes, from memory or disk. For any thread."""
+        return self._sealed.get(digest) or self._store.manifest(digest)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make the manifest durable."""
+        sealed = self.sealed(manifest.digest)
+        if sealed is None:
+            raise StoreError(f"the bytes of manifest {short(manifest.digest)} are gone")
+        packets = [entry.packet for entry in manifest.entries]
+        self._store.append(sealed, head_of(manifest), manifest.parent, packets)
+
+    def chain(self, head: Digest, count: int = KEEP_ROUNDS) -> tuple[Manifest, ...]:
+        """Durable manifests up to `head`, oldest first, as far as they are kept."""
+        sealed = self._store.manifests(head, count)
+        manifests = [decode_manifest(data, self._expected.verify) for data in sealed]
+        return tuple(reversed(manifests))
+
+    # -- packets -----------------------------------------------------------------------------------
+    def packet(self, digest: Digest) -> Packet | None:
+        """A stored packet, or None. For any thread."""
+        sealed = self._store.get(digest)
+        return None if sealed is None else read_packet(sealed, self._expected)
+
+    def body(self, digest: Digest) -> bytes:
+        """A stored packet's coefficients as bytes.
+
+        Raises: StoreError if it is gone."""
+        packet = self.packet(digest)
+        if packet is None:
+            raise StoreError(f"packet {short(digest)} is gone")
+        return packet.body
+
+    def keep_pending(self, packet: Digest) -> None:
+        """This is my packet for the open round: a restart finds it."""
+        self._store.note("pending", packet)
+
+    def pending(self, me: PeerId) -> tuple[Offer, float] | None:
+        """My stored packet for the round after the head, and its norm."""
+        digest, head = self._store.noted("pending"), self._store.head()
+        packet = None if digest is None else self.packet(Digest(digest))
+        if digest is None or packet is None or head is None:
+            return None
+        header = packet.header
+        if header.parent != head.digest or header.contributor != me:
+            return None
+        sealed = self._store.get(Digest(digest))
+        offer = Offer(
+            packet=Digest(digest),
+            contributor=me,
+            round=Round(header.round),
+            parent=header.parent,
+            samples=header.samples,
+            size=len(sealed or b""),
+        )
+        return offer, packet.norm
+
+    # -- agreed states -----------------------------------------------------------------------------
+    def fingerprint(self, head: Digest) -> Digest:
+        """Of the agreed state after this manifest.
+
+        Raises: StoreError if it is not kept."""
+        snapshot = self._store.snapshot_of(head)
+        if snapshot is None:
+            raise StoreError(f"the agreed state after {short(head)} is not kept")
+        return fingerprint(blob.digest for blob in snapshot.blobs)
+
+    def apply(self, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> tuple[Head, Digest]:
+        """Move the agreed state and the head: durable on return.
+
+        Raises: StateMismatch if a manifest starts from another state, or the state under a fork
+        is not kept any longer."""
+        head = self._store.head()
+        if head is None:
+            raise StoreError("no agreed state to start from")
+        at = undo[-1].parent if undo else head.digest
+        for manifest in redo:
+            self._apply_one(at, manifest)
+            at = manifest.digest
+        head = head_of(redo[-1])
+        self._store.move_head(head)
+        return head, self.fingerprint(head.digest)
+
+    def _apply_one(self, at: Digest, manifest: Manifest) -> None:
+        before = self._store.state(at)
+        if before is None:
+            raise StateMismatch(f"the agreed state after {short(at)} is not kept")
+        if self.fingerprint(at) != manifest.state:
+            ours, theirs = short(self.fingerprint(at)), short(manifest.state)
+            raise StateMismatch(f"it starts from state {theirs}, here is {ours}")
+        packets = [self._sparse(entry.packet) for entry in manifest.entries]
+        weights = [entry.weight for entry in manifest.entries]
+
+        def fill(out: Coefficients) -> None:
+            advance(before, packets, weights, self._alpha, out)
+
+        self._store.create_state(head_of(manifest), fill, len(before))
+
+    def _sparse(self, digest: Digest) -> Sparse:
+        packet = self.packet(digest)
+        if packet is None:
+            raise StoreError(f"packet {short(digest)} is gone")
+        return packet.sparse
+
+    def adopt(self, head: Head) -> None:
+        """Make a fetched snapshot the node's head."""
+        self._store.move_head(head)
+
+    def store_packet(self, sealed: bytes, offer: Offer | None) -> tuple[Digest, float]:
+        """Check a fetched packet and keep it; its digest and norm.
+
+        Raises: PacketError."""
+        packet = read_packet(sealed, self._expected, offer)
+        return self._store.put(sealed), packet.norm
+
+    # -- housekeeping ------------------------------------------------------------------------------
+    def prune(self, keep: Sequence[Digest], snapshot_every: int) -> None:
+        """Bound the disk; `keep`: states, manifests and blobs that somebody still needs."""
+        self._store.prune(keep, REPLAY_DEPTH, snapshot_every)
+
+    def note_json(self, key: str, value: object) -> None:
+        """Durably keep a small value."""
+        self._store.note(key, json.dumps(value).encode())
+
+    def noted_json(self, key: str) -> object:
+        """What `note_json` kept, or None."""
+        data = self._store.noted(key)
+        try:
+            return None if data is None else json.loads(data)
+        except ValueError:
+            return None

@@ -1,0 +1,33 @@
+"""What this node serves to others, straight from its store; never through the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demoloco.store.port import Store
+from demoloco.swarm.port import BlobReader
+from demoloco.types import Digest, Genesis, Snapshot
+
+
+class StoreLibrary:
+    """Implements swarm.port.Library. Empty until the node has a run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._genesis: Genesis | None = None
+
+    def know(self, genesis: Genesis) -> None:
+        """From now on tell newcomers of this run."""
+        self._genesis = genesis
+
+    def genesis(self) -> Genesis | None:
+        return self._genesis if self._store.head() is not None else None
+
+    def open_blob(self, blob: Digest) -> BlobReader | None:
+        return self._store.open_blob(blob)
+
+    def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
+        return self._store.manifests(head, count)
+
+    def snapshot(self) -> Snapshot | None:
+        return self._store.served_snapshot()

@@ -1,0 +1,37 @@
+"""All that one node is made of, once it knows its run; built by `app.py`, used by the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from demoloco.config import NodeConfig, RunConfig
+from demoloco.node.crew import Crew
+from demoloco.node.disk import Disk
+from demoloco.node.ledger import Ledger
+from demoloco.node.report import Report
+from demoloco.node.stance import Stance
+from demoloco.rounds.machine import Machine
+from demoloco.swarm.identity import Identity
+from demoloco.swarm.port import Swarm
+from demoloco.types import Digest, PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """One node's parts."""
+
+    identity: Identity
+    run: Digest
+    config: RunConfig
+    node: NodeConfig
+    machine: Machine
+    swarm: Swarm
+    ledger: Ledger
+    disk: Disk
+    crew: Crew
+    stance: Stance
+    report: Report
+
+    @property
+    def me(self) -> PeerId:
+        return self.identity.peer_id

@@ -1,0 +1,195 @@
+"""What the operator sees: collects figures from all parts and keeps the feed's status current.
+
+Rule: reads, never decides. Everybody may count and write lines here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from demoloco.node.feed import Feed, MemberStatus
+from demoloco.rounds.machine import Machine
+from demoloco.swarm.port import Swarm
+from demoloco.types import Head, Manifest, Member, PeerId, short
+from demoloco.worker.port import Evaluated, Progress
+
+REFRESH_SECONDS = 0.2
+
+
+@dataclass
+class Tally:
+    """This node's part in the run, over all its lives."""
+
+    rounds_contributed: int = 0
+    rounds_left_out: int = 0
+    samples_told: int = 0
+
+
+class Report:
+    """The figures behind Status."""
+
+    def __init__(self, feed: Feed, swarm: Swarm, me: PeerId) -> None:
+        self._feed = feed
+        self._swarm = swarm
+        self._me = me
+        self._counters: Counter[str] = Counter()
+        self._members: dict[PeerId, tuple[Member, float]] = {}
+        self._refreshed = -math.inf
+        self._first_evaluation: float | None = None
+        self._alone: bool | None = None
+        self.tally = Tally()
+        self.dense_bytes = 0
+
+    # -- lines and counts --------------------------------------------------------------------------
+    def count(self, what: str, by: int = 1) -> None:
+        self._counters[what] += by
+
+    def line(self, event: str, **facts: object) -> None:
+        self._feed.line(event, level=logging.INFO, **facts)
+
+    def warn(self, event: str, **facts: object) -> None:
+        self._feed.warn(event, **facts)
+
+    def debug(self, event: str, **facts: object) -> None:
+        self._feed.line(event, level=logging.DEBUG, **facts)
+
+    # -- members -----------------------------------------------------------------------------------
+    def member_seen(self, member: Member) -> None:
+        if member.peer not in self._members:
+            self.line("member came", peer=short(member.peer), phase=str(member.phase))
+        self._members[member.peer] = (member, time.monotonic())
+        self._alone = False
+
+    def member_lost(self, peer: PeerId, why: str) -> None:
+        if self._members.pop(peer, None) is not None:
+            self.line("member went", peer=short(peer), why=why)
+            if not self._members:
+                self.alone()
+
+    def alone(self) -> None:
+        """Say so, once each time it begins."""
+        if self._alone is not True:
+            self._alone = True
+            self.warn("alone: no other member is reachable; this node trains on by itself")
+
+    # -- rounds ------------------------------------------------------------------------------------
+    def packet_made(self, size: int) -> None:
+        self._feed.update(packet_bytes=size, compression=self.dense_bytes / size)
+
+    def round_applied(self, manifest: Manifest, mine_was_out: bool) -> None:
+        """One manifest of the winning chain more."""
+        entry = manifest.entry_of(self._me)
+        if entry is not None:
+            self.tally.rounds_contributed += 1
+            self.tally.samples_told += entry.samples
+        elif mine_was_out:
+            self.tally.rounds_left_out += 1
+        self.line(
+            "round committed",
+            round=manifest.round,
+            head=short(manifest.digest),
+            packets=len(manifest.entries),
+            samples=sum(e.samples for e in manifest.entries),
+            bytes=sum(e.size for e in manifest.entries),
+            mine="in" if entry is not None else "out",
+            proposer=short(manifest.proposer),
+        )
+
+    def round_undone(self, manifest: Manifest) -> None:
+        """A manifest left the winning chain."""
+        entry = manifest.entry_of(self._me)
+        if entry is not None:
+            self.tally.rounds_contributed -= 1
+            self.tally.samples_told -= entry.samples
+        self.warn("round undone", round=manifest.round, head=short(manifest.digest))
+
+    def recall(self, tally: object) -> None:
+        """Go on counting where the last life ended."""
+        if isinstance(tally, dict):
+            known = {name: tally[name] for name in asdict(self.tally) if name in tally}
+            self.tally = Tally(**known)
+
+    # -- the worker --------------------------------------------------------------------------------
+    def progress(self, progress: Progress) -> None:
+        self._feed.update(
+            loss=progress.loss if math.isfinite(progress.loss) else None,
+            samples_per_second=progress.samples_per_second,
+            inner_step=progress.step,
+            inner_steps=progress.steps,
+        )
+
+    def evaluated(self, evaluation: Evaluated) -> None:
+        if self._first_evaluation is None:
+            self._first_evaluation = evaluation.loss
+        self._feed.update(
+            eval_loss=evaluation.loss,
+            eval_round=evaluation.round,
+            eval_loss_first=self._first_evaluation,
+        )
+        self.line("evaluated", round=evaluation.round, eval_loss=round(evaluation.loss, 4))
+
+    # -- status ------------------------------------------------------------------------------------
+    def refresh(self, machine: Machine, force: bool = False) -> None:
+        """Bring the feed up to date; cheap to call after every event."""
+        now = time.monotonic()
+        status = self._feed.status
+        head = machine.head
+        moment = (str(machine.phase), head.round if head is not None else 0)
+        if not force and moment == status.moment and now - self._refreshed < REFRESH_SECONDS:
+            return
+        self._refreshed = now
+        traffic = self._swarm.traffic
+        packets, packet_bytes = self._swarm.packets_received()
+        self._feed.update(
+            round=moment[1],
+            head=head.digest.hex() if head is not None else "",
+            fingerprint=machine.fingerprint.hex() if head is not None else "",
+            phase=moment[0],
+            why=machine.why(),
+            members=self._member_table(machine, now),
+            bytes_sent=traffic.sent,
+            bytes_received=traffic.received,
+            packets_received=packets,
+            packet_bytes_received=packet_bytes,
+            samples_owed=machine.state.labour.owed_samples,
+            counters=self._all_counters(),
+            **asdict(self.tally),
+        )
+
+    def _all_counters(self) -> dict[str, int]:
+        traffic = self._swarm.traffic
+        swarm = {"messages_dropped": traffic.dropped, "calls_failed": traffic.failed_calls}
+        return {**swarm, **self._counters}
+
+    def _member_table(self, machine: Machine, now: float) -> tuple[MemberStatus, ...]:
+        status = self._feed.status
+        me = MemberStatus(
+            peer_id=self._me,
+            round=_round_of(machine.head),
+            head=machine.head.digest.hex() if machine.head is not None else "",
+            phase=str(machine.phase),
+            samples_per_second=status.samples_per_second,
+            me=True,
+            addresses=self._swarm.addresses,
+        )
+        others = (
+            MemberStatus(
+                peer_id=member.peer,
+                round=_round_of(member.head),
+                head=member.head.digest.hex() if member.head is not None else "",
+                phase=str(member.phase),
+                samples_per_second=member.samples_per_second,
+                seen_seconds_ago=now - seen,
+                addresses=member.addresses,
+            )
+            for member, seen in self._members.values()
+        )
+        return (me, *sorted(others, key=lambda member: member.peer_id))
+
+
+def _round_of(head: Head | None) -> int:
+    return head.round if head is not None else 0
