@@ -1,8 +1,9 @@
 """Protobuf to values and back, for everything that is signed or named by a digest.
 
-Rule: bytes in, a value or PacketError out. A decoder bounds every length, count and number before it believes it,
-and checks the signature of the peer that is named inside. A signed message has exactly one form in bytes, so its
-digest can be taken of the bytes as received even where it travelled inside another message.
+Rule: bytes in, a value or PacketError out. A decoder bounds every length, count and number before
+it believes it, and checks the signature of the peer that is named inside. A signed message has
+exactly one form in bytes, so its digest can be taken of the bytes as received even where it
+travelled inside another message.
 """
 
 from __future__ import annotations
@@ -94,8 +95,7 @@ def digest_of(data: bytes) -> Digest:
 
 def seal(kind: str, sign: Sign, body: bytes) -> bytes:
     """The one form in bytes of `body`, signed as a message of this kind."""
-    signed = packet_pb2.Signed(body=body, signature=sign(_domain(kind) + body))
-    return signed.SerializeToString()
+    return _envelope(body, sign(_domain(kind) + body))
 
 
 def unseal(sealed: bytes) -> tuple[bytes, bytes]:
@@ -103,9 +103,13 @@ def unseal(sealed: bytes) -> tuple[bytes, bytes]:
     signed = parse(packet_pb2.Signed, sealed)
     if len(signed.signature) != SIGNATURE_BYTES:
         raise PacketError(f"a signature has {len(signed.signature)} bytes, not {SIGNATURE_BYTES}")
-    if signed.SerializeToString() != sealed:
+    if _envelope(signed.body, signed.signature) != sealed:
         raise PacketError("a signed message is not in canonical form")
     return signed.body, signed.signature
+
+
+def _envelope(body: bytes, signature: bytes) -> bytes:
+    return packet_pb2.Signed(body=body, signature=signature).SerializeToString()
 
 
 def _domain(kind: str) -> bytes:
@@ -143,7 +147,7 @@ def seal_packet(sign: Sign, header: PacketHeader, coefficients: bytes) -> bytes:
 
 
 def open_packet(sealed: bytes, verify: Verify) -> tuple[PacketHeader, bytes]:
-    """Header and coefficients of a packet that its contributor signed; the coefficients are not looked at."""
+    """Header and coefficients, not looked at, of a packet that its contributor signed."""
     if len(sealed) > MAX_PACKET_BYTES:
         raise PacketError(f"a packet has {len(sealed)} bytes; the limit is {MAX_PACKET_BYTES}")
     body, signature = unseal(sealed)

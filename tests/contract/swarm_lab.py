@@ -1,4 +1,4 @@
-"""Builds swarms for the contract suite: the same words over the memory network and over libp2p on 127.0.0.1."""
+"""Builds swarms for the contract suite, over the memory network and over libp2p on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from demoloco.errors import StoreError
-from demoloco.swarm.hivemind import HivemindSwarm
+from demoloco.swarm.hivemind import HivemindSwarm, Options
 from demoloco.swarm.hivemind_p2pd import LOOPBACK
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryNetwork, MemorySwarm
-from demoloco.swarm.mesh import Mesh, Timing
+from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.port import SwarmEvent
+from demoloco.swarm.timing import Timing
 from demoloco.types import (
     BlobRef,
     Digest,
@@ -128,9 +129,7 @@ class Node:
         async with self._news:
             self._news.notify_all()
 
-    async def hears(
-        self, kind: type[_E], test: Callable[[_E], bool] = lambda event: True
-    ) -> _E:
+    async def hears(self, kind: type[_E], test: Callable[[_E], bool] = lambda event: True) -> _E:
         """The first event of this kind that passes the test, past or to come."""
         async with asyncio.timeout(DEADLINE_SECONDS), self._news:
             while True:
@@ -207,7 +206,8 @@ class HivemindLab:
             identity,
             listen=listen,
             seeds=seeds,
-            **{"timing": TIMING, "reach": LOOPBACK, **options},
+            options=Options(timing=TIMING, reach=LOOPBACK),
+            **options,
         )
         self.nodes.append(Node(swarm))
         return self.nodes[-1]
@@ -216,7 +216,7 @@ class HivemindLab:
         transport = node.swarm.transport
         assert transport._watching is not None
         transport._watching.cancel()
-        await node.swarm._cancel_tasks()
+        await node.swarm._tasks.cancel()
         assert transport.daemon_pid is not None
         os.kill(transport.daemon_pid, signal.SIGKILL)
 

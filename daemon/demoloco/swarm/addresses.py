@@ -149,7 +149,7 @@ def _is_name(host: str) -> bool:
 def _guess_peer(text: str) -> str:
     address = text.strip().rstrip("/")
     if address.startswith(tuple(f"/{kind}/" for kind in HOSTS)):
-        return f"did you mean {address}/p2p/<peer id>? The peer's node prints its full address when it starts"
+        return f"did you mean {address}/p2p/<peer id>? That node prints its address when it starts"
     return _guess_address(text)
 
 

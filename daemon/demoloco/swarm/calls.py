@@ -1,7 +1,8 @@
 """The envelopes in which peers call each other, in bytes and back.
 
-Rule: as in `wire.py`, bytes in, a value or PacketError out. What is signed stays sealed here: its own decoder checks
-it. Every reply but a genesis stays under MAX_REPLY_BYTES, so that the transport never has to refuse one.
+Rule: as in `wire.py`, bytes in, a value or PacketError out. What is signed stays sealed here: its
+own decoder checks it. Every reply but a genesis stays under MAX_REPLY_BYTES, so that the
+transport never has to refuse one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_CLOCK_MS = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What one peer tells another when they meet or beat: its run, and records it thinks are news."""
+    """What one peer tells another when they meet or beat: its run, and news of members."""
 
     run: Digest | None
     records: tuple[bytes, ...]  # sealed members, not yet checked

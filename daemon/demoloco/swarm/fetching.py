@@ -1,6 +1,7 @@
 """Fetching a blob: holder after holder, going on where the last one stopped.
 
-Rule: a holder that lies is not asked for that blob again; one that is away or busy may be asked once more.
+Rule: a holder that lies is not asked for that blob again; one that is away or busy may be asked
+once more.
 """
 
 from __future__ import annotations

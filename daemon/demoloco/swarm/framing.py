@@ -1,7 +1,7 @@
 """Frames on a byte stream: one byte of kind, four of length, the payload.
 
-Rule: a length is checked before a byte of the payload is read, so nobody can make this node buffer more than one
-frame. A stream that stops without an END was cut.
+Rule: a length is checked before a byte of the payload is read, so nobody can make this node
+buffer more than one frame. A stream that stops without an END was cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Asking the seeds for the run: patient with the ones that are still starting, plain about the rest.
+"""Asking the seeds for the run: patient with the ones that are still starting, plain about the
+rest.
 
 Rule: one answer is enough; if there is none, the user reads for each seed why.
 """
@@ -22,7 +23,7 @@ ADVICE = {
     Fault.REFUSED: "nobody listens there: is that node running, and is the port right?",
     Fault.TIMEOUT: "a firewall or NAT may swallow the connection; that node needs a reachable port",
     Fault.OTHER_PEER: "take the address that the peer's node shows now; its identity may be new",
-    Fault.PROTOCOL: "it is no demoloco node, or one of another protocol version: update the older one",
+    Fault.PROTOCOL: "it is no demoloco node, or another version of it: update the older one",
 }
 
 

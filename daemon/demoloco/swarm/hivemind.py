@@ -1,6 +1,8 @@
-"""The swarm over hivemind's libp2p: encrypted, authenticated by peer id, through NATs and relays.
+"""The swarm over hivemind's libp2p: encrypted, authenticated by peer id, through NATs and
+relays.
 
-Rule: one p2pd child, rebuilt when it dies; small calls are unary messages, blobs are streams of bounded frames.
+Rule: one p2pd child, rebuilt when it dies; small calls are unary messages, blobs are streams of
+bounded frames.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from hivemind.p2p import P2PContext, P2PDaemonError, P2PHandlerError, PeerID, ServicerBase
+from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 
 from demoloco.errors import ConfigError, DemolocoError, PacketError, SwarmError
 from demoloco.swarm import hivemind_p2pd as p2pd
@@ -26,11 +29,13 @@ from demoloco.swarm.addresses import (
 )
 from demoloco.swarm.faults import fault_of
 from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
+from demoloco.swarm.hivemind_calls import ANSWERED, NAMESPACE, Message, PeerCalls
 from demoloco.swarm.hivemind_hints import Hints
 from demoloco.swarm.hivemind_p2pd import CountingP2P, Reach
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.mesh import Mesh, Timing
+from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.ports import check_free
+from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,
     Fault,
@@ -46,56 +51,11 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-NAMESPACE = "demoloco-v1"
 BLOBS = f"{NAMESPACE}::blobs"
-ANSWERED, REFUSED = b"\x00", b"\x01"  # first byte of a reply
 STREAM_SECONDS = 60.0
 """How long a peer may take nothing of a stream before it is cut."""
 REQUEST_SECONDS = 10.0
 MAX_REBUILD_SECONDS = 30.0
-
-
-class Message(bytes):
-    """Bytes in the clothes of a protobuf message: `calls.py` is the one that decodes."""
-
-    @staticmethod
-    def FromString(data: bytes) -> Message:
-        return Message(data)
-
-    def SerializeToString(self) -> bytes:
-        return bytes(self)
-
-
-class PeerCalls(ServicerBase):  # type: ignore[misc]
-    """The unary calls; the class's and the methods' names are part of the protocol."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def rpc_hello(self, request: Message, context: P2PContext) -> Message:
-        return self._answer(Method.HELLO, request, context)
-
-    async def rpc_genesis(self, request: Message, context: P2PContext) -> Message:
-        return self._answer(Method.GENESIS, request, context)
-
-    async def rpc_announce(self, request: Message, context: P2PContext) -> Message:
-        return self._answer(Method.ANNOUNCE, request, context)
-
-    async def rpc_publish(self, request: Message, context: P2PContext) -> Message:
-        return self._answer(Method.PUBLISH, request, context)
-
-    async def rpc_manifests(self, request: Message, context: P2PContext) -> Message:
-        return self._answer(Method.MANIFESTS, request, context)
-
-    async def rpc_snapshot(self, request: Message, context: P2PContext) -> Message:
-        return self._answer(Method.SNAPSHOT, request, context)
-
-    def _answer(self, method: Method, request: Message, context: P2PContext) -> Message:
-        peer = PeerId(context.remote_id.to_base58())
-        try:
-            return Message(ANSWERED + self._service.answer(peer, method, bytes(request)))
-        except Refused as error:
-            return Message(REFUSED + str(error).encode())
 
 
 class HivemindTransport:
@@ -141,11 +101,12 @@ class HivemindTransport:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._end_streams()
+        if self._p2p is None:
+            return
+        p2p, self._p2p = self._p2p, None
         if self._hints is not None:
-            await self._hints.leave()
-        if self._p2p is not None:
-            p2p, self._p2p = self._p2p, None
-            await p2pd.shut_down(p2p)
+            await self._hints.leave(alive=p2pd.is_alive(p2p))
+        await p2pd.shut_down(p2p)
 
     # Calls and streams to others
 
@@ -289,7 +250,7 @@ class HivemindTransport:
         self._p2p, self._hints = p2p, hints
 
     def _with_port_taken(self, address: str) -> str:
-        """Port 0 becomes the port that was given, so that a rebuilt p2pd is found at the same address."""
+        """Port 0 becomes the port that was given: a rebuilt p2pd is found where it was."""
         mine = tcp_host_port(address)
         if mine is None or mine[1] != 0:
             return address
@@ -309,7 +270,7 @@ class HivemindTransport:
             dead, self._p2p = self._p2p, None
             p2pd.fail_pending(dead)
             if self._hints is not None:
-                self._hints.abandon()
+                await self._hints.leave(alive=False)
             await self._end_streams()
             await p2pd.shut_down(dead)
             self._met.clear()
@@ -333,7 +294,7 @@ class HivemindTransport:
         return self._p2p
 
     def _check_met(self, peer: PeerId) -> CountingP2P:
-        """Without a connection p2pd would ask the whole network for the peer, for up to a minute."""
+        """Without a connection p2pd would search the network for up to a minute."""
         p2p = self._up
         if peer not in self._met:
             raise Unreachable(Fault.UNKNOWN)
@@ -358,6 +319,14 @@ class HivemindTransport:
             return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What few users change."""
+
+    timing: Timing = field(default_factory=Timing)
+    reach: Reach = field(default_factory=Reach)
+
+
 class HivemindSwarm(Mesh):
     """A node's swarm over libp2p; lives in the caller's loop."""
 
@@ -369,17 +338,17 @@ class HivemindSwarm(Mesh):
         announce: Sequence[str] = (),
         seeds: Sequence[str] = (),
         known_members: Sequence[str] = (),
-        timing: Timing | None = None,
-        reach: Reach | None = None,
+        options: Options | None = None,
     ) -> None:
         """Raises: ConfigError for an address or identity that cannot be used."""
         if isinstance(identity, Path):
             identity = Identity.load_or_create(identity)
-        self.transport = HivemindTransport(identity, listen, announce, reach or Reach())
+        options = options or Options()
+        self.transport = HivemindTransport(identity, listen, announce, options.reach)
         super().__init__(
             identity,
             self.transport,
             seeds=[parse_peer(seed) for seed in seeds],
             known=[parse_peer(one) for one in known_members],
-            timing=timing,
+            timing=options.timing,
         )

@@ -1,8 +1,8 @@
 """A hivemind DHT in which members leave their addresses for strangers of the same run.
 
-Rule: a hint and nothing more. The DHT loses records and peers and believes anybody, so nothing that must be equal on
-all nodes may come from it; and it is closed: one key, values signed by the peer that the subkey names, small and
-short-lived, or they are not stored here.
+Rule: a hint and nothing more. The DHT loses records and peers and believes anybody, so nothing
+that must be equal on all nodes may come from it; and it is closed: one key, values signed by the
+peer that the subkey names, small and short-lived, or they are not stored here.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MAX_RECORD_SECONDS = 120.0
 MAX_RECORD_BYTES = 1024
 MAX_PINGS = 8
 CALL_SECONDS = 10.0
+LEAVE_SECONDS = 1.0
 
 
 def key_of(run: Digest) -> str:
@@ -89,7 +90,7 @@ class Hints:
         return cls(node, validator)
 
     async def meet(self, peers: Iterable[PeerId]) -> None:
-        """Bring connected peers into the routing table; a peer that was slow once is asked again."""
+        """Bring connected peers into the routing table; who was slow once is asked again."""
         table = self._node.protocol.routing_table
         ids = [PeerID.from_base58(peer) for peer in peers]
         strangers = [peer for peer in ids if peer not in table][:MAX_PINGS]
@@ -114,11 +115,10 @@ class Hints:
         records = [entry.value for entry in found.value.values()]
         return [record for record in records if isinstance(record, bytes)][:MAX_RECORDS]
 
-    async def leave(self) -> None:
-        with suppress(P2PDaemonError, TimeoutError):
-            async with asyncio.timeout(CALL_SECONDS):
-                await self._node.shutdown()
-
-    def abandon(self) -> None:
-        """p2pd is dead: end the node's own work without asking it for anything."""
+    async def leave(self, *, alive: bool) -> None:
+        """End; a dead p2pd is asked for nothing."""
         self._node.is_alive = False
+        if alive:
+            with suppress(P2PDaemonError, TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._node.shutdown()

@@ -1,8 +1,9 @@
-"""libp2p as hivemind ships it: its daemon p2pd as a child of this process, driven from this process's loop.
+"""libp2p as hivemind ships it: its daemon p2pd as a child of this process, driven from this
+process's loop.
 
-Rule: nothing forks Python, and nothing is dialled while p2pd starts. What hivemind keeps private and this project
-needs (`_client.connect`, `_child`, `_make_process_args`, the pending calls) is touched in this file alone; a test
-fails when a new version moves it.
+Rule: nothing forks Python, and nothing is dialled while p2pd starts. What hivemind keeps private
+and this project needs (`_client.connect`, `_child`, `_make_process_args`, the pending calls) is
+touched in this file alone; a test fails when a new version moves it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ STARTUP_SECONDS = 60.0
 SHUTDOWN_SECONDS = 5.0
 MAX_UNARY_BYTES = 8 << 20
 
-Died = P2PDaemonError
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
@@ -63,7 +62,7 @@ LOOPBACK = Reach(nat_port_map=False, auto_nat=False, use_relay=False)
 
 
 class CountingP2P(P2P):  # type: ignore[misc]
-    """hivemind's P2P with further flags for p2pd, counting the bytes of every unary message, the DHT's too."""
+    """hivemind's P2P with more flags, counting the bytes of all unary messages, the DHT's too."""
 
     meter: ClassVar[Meter]
     flags: ClassVar[dict[str, object]]
@@ -139,6 +138,10 @@ def process_id(p2p: CountingP2P) -> int:
     return int(p2p._child.pid)
 
 
+def is_alive(p2p: CountingP2P) -> bool:
+    return p2p._child.returncode is None
+
+
 def fail_pending(p2p: CountingP2P) -> None:
     """End every call that waits for a p2pd that is no more."""
     for call in tuple(p2p._client.control._pending_calls.values()):
@@ -179,6 +182,7 @@ async def shut_down(p2p: CountingP2P) -> None:
         if task is not None
     ]
     tasks.extend(control._handler_tasks.values())
+    fail_pending(p2p)
     try:
         async with asyncio.timeout(SHUTDOWN_SECONDS):
             await p2p.shutdown()

@@ -1,6 +1,7 @@
 """Who this node is: an Ed25519 key in a file that libp2p reads, and what it signs.
 
-Rule: the peer id contains the public key, so anyone can check a signature knowing nothing but the name.
+Rule: the peer id contains the public key, so anyone can check a signature knowing nothing but the
+name.
 """
 
 from __future__ import annotations

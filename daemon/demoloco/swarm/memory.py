@@ -1,6 +1,8 @@
-"""A swarm in one process, for tests: the real mesh over a network with seeded delay, loss, partitions and deaths.
+"""A swarm in one process, for tests: the real mesh over a network with seeded delay, loss,
+partitions and deaths.
 
-Rule: everything follows from the seed and from the loop's clock, so a virtual clock gives the same run each time.
+Rule: everything follows from the seed and from the loop's clock, so a virtual clock gives the
+same run each time.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from demoloco.errors import ConfigError, DemolocoError
 from demoloco.swarm.addresses import PeerAddress
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.mesh import Mesh, Timing
+from demoloco.swarm.mesh import Mesh
+from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import Fault, Meter, Method, Service, Unreachable
 from demoloco.types import Digest, PeerId
 
@@ -62,7 +65,7 @@ class MemoryNetwork:
         self._links.add(frozenset((one, other)))
 
     def linked(self, one: PeerId, other: PeerId) -> MemoryTransport:
-        """The other end. Raises: Unreachable if there is no connection or nobody at the end of it."""
+        """The other end. Raises: Unreachable without a connection or anybody at its end."""
         if frozenset((one, other)) not in self._links:
             raise Unreachable(Fault.UNKNOWN)
         for transport in self._at.values():

@@ -1,6 +1,7 @@
 """Whether the ports to listen on are free.
 
-Rule: ask before libp2p is started, because it shares a port with whoever else allows it and says that all is well.
+Rule: ask before libp2p is started, because it shares a port with whoever else allows it and says
+that all is well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PAUSE_SECONDS = 0.1
 
 
 async def check_free(listen: tuple[str, ...]) -> None:
-    """Raises: ConfigError if another process has one of the ports, or the address is not this machine's."""
+    """Raises: ConfigError if a port is taken, or an address is not this machine's."""
     for address in listen:
         host_port = tcp_host_port(address)
         if host_port is not None and host_port[1] != 0:

@@ -1,8 +1,8 @@
 """Who is there: the table of members, with the time passed in.
 
-Rule: a record with a higher sequence wins, whoever carried it; a peer is live as long as it answers or somebody
-brings a newer record of it; a lost peer comes back only with a record newer than the one it was lost with. Nothing
-here does I/O or reads a clock.
+Rule: a record with a higher sequence wins, whoever carried it; a peer is live as long as it
+answers or somebody brings a newer record of it; a lost peer comes back only with a record newer
+than the one it was lost with. Nothing here does I/O or reads a clock.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Roster:
             row.told[about] = sequence
 
     def news_for(self, peer: PeerId, rng: random.Random) -> list[tuple[Member, bytes]]:
-        """Records of others that `peer` has never heard of from here, and a few that it knows an older one of."""
+        """Records that `peer` never had from here, and a few of which it knows an older one."""
         reader = self._rows.get(peer)
         told = reader.told if reader else {}
         others = [row for other, row in self._rows.items() if other != peer]

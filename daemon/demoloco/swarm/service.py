@@ -132,7 +132,7 @@ class PeerService:
         return calls.encode_hello_reply(calls.Hello(here.run, records, clock_ms))
 
     def _newer_words(self, peer: PeerId, hello: calls.Hello) -> tuple[bytes, ...]:
-        """The caller's own record where a newer one is known: it must outbid that one to be heard."""
+        """The caller's own record where a newer one is known: it must outbid that one."""
         newest = self._standing.roster.newest(peer)
         if newest is None or not hello.records or newest in hello.records:
             return ()

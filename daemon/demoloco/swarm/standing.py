@@ -1,7 +1,8 @@
-"""What one node of the swarm is and knows: its run, its record, the members, where they can be dialled.
+"""What one node of the swarm is and knows: its run, its record, the members, where they can be
+dialled.
 
-Rule: the mesh, the service and the fetcher share one Standing; records of others enter it only through
-`take_records`, which checks them first.
+Rule: the mesh, the service and the fetcher share one Standing; records of others enter it only
+through `take_records`, which checks them first.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Standing:
     dropped: int = 0
     failed_calls: int = 0
     known: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
+    pinned: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
     _sequence: int = 0
 
     def __post_init__(self) -> None:
@@ -100,9 +102,15 @@ class Standing:
         if not addresses or peer == self.identity.peer_id:
             return
         self.known.pop(peer, None)
-        self.known[peer] = addresses[:MAX_ADDRESSES]
+        wanted = (*self.pinned.get(peer, ()), *addresses)
+        self.known[peer] = tuple(dict.fromkeys(wanted))[:MAX_ADDRESSES]
         if len(self.known) > MAX_KNOWN:
             del self.known[next(iter(self.known))]
+
+    def pin(self, peer: PeerId, address: str) -> None:
+        """The operator says that this peer is there, whatever it says itself."""
+        self.pinned[peer] = (*self.pinned.get(peer, ()), address)
+        self.remember(peer, self.known.get(peer, (address,)))
 
     def _take(self, sealed: bytes, carrier: PeerId | None) -> None:
         claimed = decode_member(sealed, _unchecked)

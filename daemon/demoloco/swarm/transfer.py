@@ -1,7 +1,7 @@
 """One blob from several holders: what arrived, and whom not to ask again.
 
-Rule: never more bytes than the blob has, never bytes out of order, and nothing is a blob before its digest is right.
-Pure: chunks in, a verdict out.
+Rule: never more bytes than the blob has, never bytes out of order, and nothing is a blob before
+its digest is right. Pure: chunks in, a verdict out.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Transfer:
 class Suspicion:
     """Remembers who lied about which blob; bounded, the oldest is forgotten.
 
-    Where the bytes of several holders did not add up to the blob, nobody knows who lied: from then on each must
-    bring the whole of it.
+    Where the bytes of several holders did not add up to the blob, nobody knows who lied: from then
+    on each must bring the whole of it.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The road under a swarm: it carries bytes between peers and knows nothing of what they mean.
 
-Rule: every call has a deadline, and every foreign exception ends here as Unreachable or Refused. `libp2p` and the
-memory network are the two roads; `mesh.py` is the same over both.
+Rule: every call has a deadline, and every foreign exception ends here as Unreachable or Refused.
+libp2p and the memory network are the two roads; `mesh.py` is the same over both.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Transport(Protocol):
     def stream(
         self, peer: PeerId, body: bytes, frame_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        """Frames of a stream, none longer than MAX_FRAME_BYTES; ends only where the peer said that it ended.
+        """Frames, none longer than MAX_FRAME_BYTES; ends only where the peer says that it ends.
 
         Raises: Unreachable, Refused.
         """

@@ -1,0 +1,31 @@
+"""How patient a node is with its peers.
+
+Rule: every wait for a peer has its limit here, in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How patient a node is with its peers, in seconds."""
+
+    heartbeat_seconds: float = 2.0
+    missed_heartbeats: int = 5
+    call_seconds: float = 10.0
+    connect_seconds: float = 10.0
+    settle_seconds: float = 2.0
+    """How long announce and publish wait for slow members before they go on in the background."""
+    chunk_seconds: float = 15.0
+    transfer_seconds: float = 60.0
+    """For a whole blob, on top of its size at 32 KiB a second."""
+    hint_seconds: float = 20.0
+    seed_retry_seconds: float = 30.0
+    """The longest pause between two dials of an absent seed."""
+    known_retry_seconds: float = 300.0
+
+    @property
+    def patience_seconds(self) -> float:
+        return self.heartbeat_seconds * self.missed_heartbeats

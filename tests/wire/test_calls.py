@@ -1,0 +1,142 @@
+"""The envelopes of calls between peers: the same value out, or a PacketError."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demoloco import wire
+from demoloco.errors import PacketError
+from demoloco.swarm import calls
+from demoloco_proto.v1 import packet_pb2, round_pb2
+from tests.wire.values import DRAFT, GENESIS, ME, MEMBER, OFFER, name
+
+RUN = name("run")
+MANIFEST = wire.seal("manifest", ME.sign, wire.encode_manifest(DRAFT))
+RECORD = wire.seal("member", ME.sign, wire.encode_member(MEMBER))
+CHUNK = calls.Chunk(512, b"data", True)
+
+
+def test_a_hello_and_its_reply_come_back() -> None:
+    for run in (None, RUN):
+        hello = calls.Hello(run, (RECORD,))
+        assert calls.decode_hello(calls.encode_hello(hello)) == hello
+        reply = calls.Hello(run, (RECORD, RECORD), 1_800_000_000_000)
+        assert calls.decode_hello_reply(calls.encode_hello_reply(reply)) == reply
+
+
+def test_a_genesis_comes_back_or_none() -> None:
+    genesis = wire.encode_genesis(GENESIS)
+    assert calls.decode_genesis_reply(calls.encode_genesis_reply(genesis)) == genesis
+    assert calls.decode_genesis_reply(calls.encode_genesis_reply(None)) is None
+
+
+def test_announcements_and_publications_come_back() -> None:
+    announcement = calls.encode_announcement(RUN, [OFFER, OFFER])
+    assert calls.decode_announcement(announcement) == (RUN, (OFFER, OFFER))
+    assert calls.decode_publication(calls.encode_publication(RUN, MANIFEST)) == (RUN, MANIFEST)
+
+
+def test_requests_and_their_replies_come_back() -> None:
+    request = calls.encode_manifests_request(RUN, name("head"), 64)
+    assert calls.decode_manifests_request(request) == (RUN, name("head"), 64)
+    reply = calls.encode_manifests_reply([MANIFEST, MANIFEST])
+    assert calls.decode_manifests_reply(reply) == (MANIFEST, MANIFEST)
+    assert calls.decode_snapshot_request(calls.encode_snapshot_request(RUN)) == RUN
+    blob = calls.encode_blob_request(RUN, name("blob"), 512)
+    assert calls.decode_blob_request(blob) == (RUN, name("blob"), 512)
+    assert calls.decode_chunk(calls.encode_chunk(CHUNK)) == CHUNK
+
+
+def test_a_reply_takes_as_many_manifests_as_fit() -> None:
+    large = packet_pb2.Signed(body=bytes(300 << 10), signature=bytes(64)).SerializeToString()
+    kept = calls.decode_manifests_reply(calls.encode_manifests_reply([large] * 9))
+    assert len(kept) == 2
+    assert len(calls.encode_manifests_reply([large] * 9)) <= calls.MAX_REPLY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("decode", "data", "why"),
+    [
+        (
+            calls.decode_hello,
+            round_pb2.Hello(version=1, members=[packet_pb2.Signed()] * 257).SerializeToString(),
+            "257 signed messages",
+        ),
+        (calls.decode_hello, round_pb2.Hello(version=1, run=b"x").SerializeToString(), "run has 1"),
+        (calls.decode_hello, round_pb2.Hello(version=2).SerializeToString(), "version 2"),
+        (
+            calls.decode_hello_reply,
+            round_pb2.HelloReply(version=3).SerializeToString(),
+            "version 3",
+        ),
+        (
+            calls.decode_hello_reply,
+            round_pb2.HelloReply(version=1, clock_ms=calls.MAX_CLOCK_MS + 1).SerializeToString(),
+            "clock_ms",
+        ),
+        (calls.decode_announcement, calls.encode_announcement(RUN, []), "offers is 0"),
+        (calls.decode_announcement, calls.encode_announcement(RUN, [OFFER] * 257), "offers is 257"),
+        (calls.decode_manifests_request, calls.encode_manifests_request(RUN, RUN, 0), "count is 0"),
+        (
+            calls.decode_manifests_request,
+            calls.encode_manifests_request(RUN, RUN, 65),
+            "count is 65",
+        ),
+        (
+            calls.decode_manifests_reply,
+            round_pb2.ManifestsReply(manifests=[packet_pb2.Signed()] * 65).SerializeToString(),
+            "65 signed messages",
+        ),
+        (
+            calls.decode_blob_request,
+            calls.encode_blob_request(RUN, RUN, calls.MAX_OFFSET + 1),
+            "offset is",
+        ),
+        (
+            calls.decode_chunk,
+            calls.encode_chunk(calls.Chunk(0, bytes(calls.MAX_CHUNK_BYTES + 1), False)),
+            "length of a chunk",
+        ),
+        (
+            calls.decode_chunk,
+            calls.encode_chunk(calls.Chunk(calls.MAX_OFFSET + 1, b"x", False)),
+            "offset is",
+        ),
+    ],
+)
+def test_one_over_a_bound_is_refused(
+    decode: Callable[[bytes], object], data: bytes, why: str
+) -> None:
+    with pytest.raises(PacketError, match=why):
+        decode(data)
+
+
+VALUES = calls.Hello | calls.Chunk
+DECODERS: tuple[Callable[[bytes], object], ...] = (
+    calls.decode_hello,
+    calls.decode_hello_reply,
+    calls.decode_genesis_reply,
+    calls.decode_announcement,
+    calls.decode_publication,
+    calls.decode_manifests_request,
+    calls.decode_manifests_reply,
+    calls.decode_snapshot_request,
+    calls.decode_blob_request,
+    calls.decode_chunk,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=200), decode=st.sampled_from(DECODERS))
+def test_any_bytes_are_a_value_or_a_packet_error(
+    data: bytes, decode: Callable[[bytes], object]
+) -> None:
+    value: object = PacketError
+    with contextlib.suppress(PacketError):
+        value = decode(data)
+    assert value is PacketError or value is None or isinstance(value, tuple | bytes | VALUES)
