@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -30,17 +33,46 @@ def test_the_inverse_brings_the_chunks_back_over_many_slabs() -> None:
     assert float(dct(chunks).norm()) == pytest.approx(float(chunks.norm()), rel=1e-5)
 
 
-def test_a_task_that_lowers_the_precision_does_not_lower_the_transforms() -> None:
-    chunks = torch.randn((5, 64, 64), generator=torch.Generator().manual_seed(2))
-    exact = dct(chunks)
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            lowered = dct(chunks)
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert torch.equal(lowered, exact)
+LOWERED = """
+import warnings, torch
+from demoloco.codec.dct import dct
+warnings.simplefilter("error")
+torch.set_num_threads(1)
+chunks = torch.randn((5, 64, 64))
+exact = dct(chunks)
+{lower}
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    lowered = dct(chunks)
+assert torch.equal(lowered, exact)
+assert {still}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lower", "still"),
+    [
+        (
+            "torch.set_float32_matmul_precision('medium')",
+            "torch.get_float32_matmul_precision() == 'medium'",
+        ),
+        (
+            "torch.backends.cuda.matmul.allow_tf32 = True",
+            "torch.backends.cuda.matmul.allow_tf32",
+        ),
+        (
+            "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+            "torch.backends.mkldnn.matmul.fp32_precision == 'bf16'",
+        ),
+    ],
+    ids=["precision", "allow_tf32", "fp32_precision"],
+)
+def test_a_task_that_lowers_the_precision_does_not_lower_the_transforms(
+    lower: str, still: str
+) -> None:
+    """In a process of its own, as these settings are of the process and do not mix."""
+    code = LOWERED.format(lower=lower, still=still)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def both_ways(values: np.ndarray, k: int) -> None:

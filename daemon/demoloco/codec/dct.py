@@ -7,8 +7,9 @@ is a small difference of large coefficients.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,13 +55,21 @@ def _sandwich(left: Tensor, chunks: Tensor, right: Tensor) -> Tensor:
 
 @contextmanager
 def _full_precision(device_type: str) -> Iterator[None]:
-    chosen = torch.get_float32_matmul_precision()
-    with torch.autocast(device_type, enabled=False):
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(chosen)
+    """The task may have chosen TF32 or bfloat16 products, or autocast; afterwards it has again."""
+    with torch.autocast(device_type, enabled=False), ExitStack() as afterwards:
+        if hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # PyTorch 2.9 and later
+            backends: Any = torch.backends
+            for matmul in (backends.cuda.matmul, backends.mkldnn.matmul):
+                chosen = matmul.fp32_precision
+                if chosen not in ("none", "ieee"):
+                    matmul.fp32_precision = "ieee"
+                    afterwards.callback(setattr, matmul, "fp32_precision", chosen)
+        else:
+            afterwards.callback(
+                torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()
+            )
+            torch.set_float32_matmul_precision("highest")
+        yield
 
 
 @lru_cache(maxsize=8)

@@ -97,7 +97,8 @@ def fit(magnitudes: Floats, bits: int) -> tuple[bytes, NDArray[np.uint8]]:
         assert levels is not None
         edges = (levels[1:] + levels[:-1]) / 2
     else:
-        sample = np.sort(magnitudes[:: len(magnitudes) // MAX_SAMPLE + 1]).astype(np.float64)
+        stride = len(magnitudes) // MAX_SAMPLE | 1  # odd: not the same place of every chunk
+        sample = np.sort(magnitudes[::stride]).astype(np.float64)
         centres, edges = _priced_lloyd(sample, 1 << (bits - 1), PRICES[bits])
         table = _table(centres)
     return table, np.searchsorted(edges.astype(np.float32), magnitudes).astype(np.uint8)
