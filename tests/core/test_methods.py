@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoloco.codec.dct import dct, idct
@@ -38,6 +38,7 @@ def round_of(swarm: Swarm, number: int, weights: dict[int, float]) -> None:
 
 
 @BOTH
+@settings(max_examples=25)
 @given(data=st.data())
 def test_learnt_is_told_plus_owed_whoever_is_left_out(way: Method, data: st.DataObject) -> None:
     swarm = Swarm.start(way, 3, alpha=data.draw(st.sampled_from([0.4, 1.0])))

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoloco.codec import pack, quantise
@@ -60,11 +60,13 @@ def sparses(draw: st.DrawFn) -> tuple[Sparse, PacketSpec]:
     return Sparse(index.astype(np.int32), value), spec
 
 
+@settings(max_examples=40)
 @given(sparses())
 def test_any_coefficients_survive_the_way(case: tuple[Sparse, PacketSpec]) -> None:
     round_trip(*case)
 
 
+@settings(max_examples=40)
 @given(sparses())
 def test_no_told_value_is_far_from_the_truth(case: tuple[Sparse, PacketSpec]) -> None:
     """Even one bit must not tell more than the error that it leaves owed."""
