@@ -22,6 +22,7 @@ from demoloco.worker.port import (
     Corrected,
     Cut,
     Described,
+    Died,
     Evaluated,
     Failed,
     InitialWritten,
@@ -138,3 +139,14 @@ async def test_a_stop_in_order_is_no_death_and_may_be_repeated(worker: Worker) -
     await worker.stop(20)
     worker.tell(Train(round=Round(1), steps=1))
     assert ear.heard.empty()
+
+
+async def test_a_worker_in_memory_may_be_killed() -> None:
+    worker = MemoryWorker()
+    ear, _ = await begun(worker)
+    worker.tell(Train(round=Round(1), steps=1_000_000))
+    await ear.heard.get()  # it trains
+    worker.kill("out of memory, says the test")
+    while isinstance(event := await ear.heard.get(), Progress):
+        pass
+    assert event == Died(why="out of memory, says the test")

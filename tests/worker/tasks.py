@@ -39,7 +39,9 @@ class Tiny:
         self.truth = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)) / 8
 
     def model(self) -> nn.Module:
-        return Net()
+        if self.fault == "no model":
+            return "net"  # type: ignore[return-value]
+        return Net().requires_grad_(self.fault != "frozen")
 
     def batches(self, shard: Shard, start: int) -> Iterator[Tensor]:
         number = start
@@ -57,6 +59,8 @@ class Tiny:
         if self.fault == "cpu memory":
             torch.empty(1 << 60)
         loss = nn.functional.mse_loss(model(batch), batch @ self.truth.to(batch.device))
+        if self.fault == "loss of each":
+            return nn.functional.mse_loss(model(batch), batch, reduction="none")
         return loss * float("nan") if self.fault == "nan" else loss
 
     def evaluate(self, model: nn.Module, device: torch.device) -> float:

@@ -19,6 +19,7 @@ from demoloco.config import RunConfig
 from demoloco.types import Round
 from demoloco.worker.inner import MAX_BAD_STEPS
 from demoloco.worker.port import (
+    Contribute,
     Contributed,
     Correct,
     Corrected,
@@ -294,6 +295,42 @@ def test_steps_without_a_finite_loss_are_not_taken_and_ten_in_a_row_are_too_many
     assert desk.last(Trained).samples == 0
     desk.train(1, 1)
     assert "smaller --set learning_rate" in desk.last(Failed).fix
+
+
+@pytest.mark.parametrize(
+    ("fault", "why", "fix"),
+    [
+        ("no model", "the task's model is a str", "return a torch.nn.Module"),
+        ("frozen", "no parameter of the model is trained", "requires_grad"),
+        ("loss of each", "the task's loss is not one number", "return the batch's mean loss"),
+    ],
+)
+def test_what_a_task_must_return_is_said(fault: str, why: str, fix: str) -> None:
+    desk = with_fault(fault)
+    if fault == "loss of each":
+        desk.train(1, 1)
+    failed = next(event for event in desk.events if isinstance(event, Failed))
+    assert why in failed.why
+    assert fix in failed.fix
+
+
+def test_a_model_that_is_not_finite_tells_nothing(agreed: Path) -> None:
+    desk = Desk()
+    desk.start(agreed)
+    with torch.no_grad():
+        desk.loop._own.tensors["first.weight"][3, 3] = math.inf
+    desk.tell(Contribute(ticket=1, agreed=agreed, k=64))
+    assert "not finite" in desk.last(Failed).why
+    assert not any(isinstance(event, Contributed) for event in desk.events)
+
+
+def test_an_evaluation_takes_no_square_root_of_less_than_nothing(agreed: Path) -> None:
+    desk = Desk()
+    desk.start(agreed)
+    desk.loop._own.tensors["norm.running_var"][0] = -1.0
+    desk.tell(Correct(before=agreed, after=agreed, round=Round(1), evaluate=True))
+    assert math.isfinite(desk.last(Evaluated).loss)
+    assert desk.model()["norm.running_var"][0] == pytest.approx(-1.0)  # still owed as it was
 
 
 def test_after_one_bad_batch_the_model_is_finite_and_training_goes_on() -> None:

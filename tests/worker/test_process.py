@@ -21,7 +21,6 @@ from demoloco.worker.port import (
     Died,
     Ready,
     TakeAgreed,
-    Train,
     WorkerEvent,
 )
 from demoloco.worker.process import ProcessWorker, _in_words
@@ -78,7 +77,9 @@ async def test_a_death_is_heard_though_a_helper_of_the_task_lives_on(
         os.kill(int(described.unit), signal.SIGKILL)
 
 
-async def test_the_child_is_clean_and_leaves_signals_to_the_node(worker: ProcessWorker) -> None:
+async def test_the_child_is_clean_leaves_signals_to_the_node_and_tells_what_ends_it(
+    worker: ProcessWorker,
+) -> None:
     heard = listen(worker)
     worker.tell(describe(dataclasses.replace(CONFIG, task="tests.worker.tasks:Spy")))
     described = await hear(heard)
@@ -89,6 +90,12 @@ async def test_the_child_is_clean_and_leaves_signals_to_the_node(worker: Process
     os.kill(worker.pid, signal.SIGTERM)
     worker.tell(Begin(config=CONFIG, accumulate=1))
     assert isinstance(await hear(heard), Ready)
+    worker.tell(TakeAgreed(agreed=Path("absent"), round=Round(0)))
+    died = await hear(heard)
+    assert isinstance(died, Died)
+    assert "the worker stopped on FileNotFoundError" in died.why
+    await worker.stop(5)
+    assert heard.empty()  # it died once
 
 
 async def test_a_stopped_child_is_ended_by_force(worker: ProcessWorker) -> None:
@@ -99,15 +106,6 @@ async def test_a_stopped_child_is_ended_by_force(worker: ProcessWorker) -> None:
     assert heard.empty()
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)
-
-
-async def test_our_own_bug_is_a_death_with_its_name(worker: ProcessWorker) -> None:
-    heard = listen(worker)
-    worker.tell(Train(round=Round(1), steps=1))
-    worker.tell(TakeAgreed(agreed=Path("absent"), round=Round(0)))
-    died = await hear(heard)
-    assert isinstance(died, Died)
-    assert "AssertionError: Describe comes first" in died.why
 
 
 NODE = """
