@@ -198,14 +198,18 @@ class Demo:
     def _tick(self) -> None:
         with suppress(Empty):
             self._hear(self._heard.get(timeout=TICK_SECONDS))
-            while True:
-                self._hear(self._heard.get_nowait())
+        self._hear_all()
         for node in self._nodes:
             self._notice_end(node)
         if self._explained:
             self._tell_rounds()
         if self._live.is_started:
             self._live.update(self._table(), refresh=True)
+
+    def _hear_all(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._hear(self._heard.get_nowait())
 
     def _hear(self, heard: tuple[LocalNode, StatusReply] | None) -> None:
         if heard is not None and heard[0].name not in self._left:
@@ -222,6 +226,8 @@ class Demo:
         code = node.exit_code()
         if code is None:
             return
+        node.hear_out()
+        self._hear_all()
         self._left.add(node.name)
         self._lines.forget(node.name)
         if code == 0 or (code in BEFORE_IT_WAS_UP and (self._stops or self._leaving)):

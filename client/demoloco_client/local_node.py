@@ -23,6 +23,7 @@ from demoloco_proto.v1.control_pb2 import StatusReply
 LOG_NAME = "node.log"
 WATCH_SECONDS = 0.5
 RETRY_SECONDS = 0.1
+HEAR_OUT_SECONDS = 5.0
 
 
 def node_program() -> list[str]:
@@ -48,6 +49,7 @@ class LocalNode:
         self.status: StatusReply | None = None
         self._client = NodeClient(home)  # raises ClientError if no socket can be there
         self._process: subprocess.Popen[bytes] | None = None
+        self._follower: threading.Thread | None = None
         self._ended = threading.Event()
 
     def start(self, command: Sequence[str]) -> None:
@@ -68,7 +70,13 @@ class LocalNode:
 
     def follow(self, tell: Callable[[LocalNode, StatusReply], None]) -> None:
         """Tell of each status as long as the process lives, from a thread of its own."""
-        threading.Thread(target=self._follow, args=(tell,), daemon=True).start()
+        self._follower = threading.Thread(target=self._follow, args=(tell,), daemon=True)
+        self._follower.start()
+
+    def hear_out(self) -> None:
+        """After the process's end: return when all that it said has been told."""
+        if self._follower is not None:
+            self._follower.join(HEAR_OUT_SECONDS)
 
     def _follow(self, tell: Callable[[LocalNode, StatusReply], None]) -> None:
         with self._client as client:

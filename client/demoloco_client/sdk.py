@@ -114,10 +114,20 @@ class NodeClient:
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def running(self) -> bool:
-        """Whether a process listens at the socket, asked without gRPC."""
+        """Whether a process listens at the socket, asked without gRPC.
+
+        Raises: ClientError if the socket is another user's.
+        """
         with sockets.socket(sockets.AF_UNIX) as probe:
+            probe.setblocking(False)
             try:
                 probe.connect(str(self.socket))
+            except BlockingIOError:  # somebody listens, and has many callers
+                return True
+            except PermissionError as error:
+                raise ClientError(
+                    f"{self.socket} is another user's; ask as the user that the node runs as"
+                ) from error
             except OSError:
                 return False
             return True

@@ -23,6 +23,7 @@ class StubNode:
         name = options.home.name
         self.second = bool(options.peers)
         self.leaving = asyncio.Event()
+        self.watched = False
         self.feed = Feed(
             Status(
                 peer_id=f"peer-{name}",
@@ -39,6 +40,7 @@ class StubNode:
         )
 
     def status(self) -> Status:
+        self.watched = True
         return self.feed.status
 
     def request_leave(self, now: bool) -> None:
@@ -59,16 +61,23 @@ class StubNode:
         )
 
 
-async def next_round(options: argparse.Namespace, number: int) -> int:
-    """The first node begins a round when the second is up; the second waits for the first's."""
-    agreed = options.home.parent / "node1" / "round"
-    await asyncio.sleep(ROUND_SECONDS)
-    if options.peers:
-        return int(agreed.read_text() or number) if agreed.exists() else number
-    if (options.home.parent / "node2" / "control.sock").exists():
-        number += 1
-        agreed.write_text(str(number))
-    return number
+class Step:
+    """Keeps two nodes in step: neither begins before somebody watches both, none runs ahead."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._second = bool(options.peers)
+        self._mine = options.home / "committed"
+        self._other = options.home.parent / ("node1" if self._second else "node2") / "committed"
+        for stale in (self._mine, *([] if self._second else [self._other])):
+            stale.unlink(missing_ok=True)
+
+    def tell(self, number: int) -> None:
+        self._mine.with_suffix(".new").write_text(str(number))
+        self._mine.with_suffix(".new").replace(self._mine)
+
+    def may_commit(self, number: int) -> bool:
+        theirs = int(self._other.read_text()) if self._other.exists() else -1
+        return theirs >= (number if self._second else number - 1)
 
 
 async def live(options: argparse.Namespace) -> None:
@@ -78,18 +87,26 @@ async def live(options: argparse.Namespace) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         loop.add_signal_handler(signal.SIGTERM, node.leaving.set)
+    options.home.mkdir(exist_ok=True)
+    step = Step(options)
     server = ControlServer(node, options.home)
     await server.start()
     print("stub started", options.peers, *options.set, flush=True)
-    die_at = int(os.environ.get("STUB_DIE_AT", "0"))
-    number = 0
+    die_at = int(os.environ.get("STUB_DIE_AT", "-1"))
     node.feed.update(phase="training", fingerprint="0")
+    number = 0
     while not node.leaving.is_set() and (not options.stop_after or number < options.stop_after):
-        number = await next_round(options, number)
+        if node.watched:
+            step.tell(number)
+        await asyncio.sleep(ROUND_SECONDS)
+        if not step.may_commit(number + 1):
+            continue
+        number += 1
         if node.second and number == die_at:
             print("stub dies of a cause", flush=True)
             os._exit(7)
         node.commit(number)
+    step.tell(number)
     node.feed.update(phase="leaving")
     await asyncio.sleep(float(os.environ.get("STUB_LEAVE_SECONDS", "0")))
     await server.stop()

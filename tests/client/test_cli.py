@@ -133,6 +133,15 @@ def test_watch_in_a_pipe_is_a_line_a_status_without_colour(node: RunningNode) ->
     assert "\x1b" not in line
 
 
+@pytest.fixture
+def _ctrl_c_works() -> Iterator[None]:
+    """A child inherits that SIGINT is ignored, as it is for what a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_works")
 def test_ctrl_c_ends_watch_in_peace(node: RunningNode) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "demoloco_client.cli", "watch", "--home", str(node.home)],

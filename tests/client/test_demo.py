@@ -45,11 +45,11 @@ class RunningDemo:
         """What a terminal does: SIGINT to the whole foreground group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self) -> int:
-        """Read the rest and wait; the exit code."""
+    def end(self, code: int) -> None:
+        """Read the rest and wait; it must end with this code."""
         rest, _ = self.process.communicate(timeout=PATIENCE_SECONDS)
         self.said += rest
-        return self.process.returncode
+        assert self.process.returncode == code, self.said
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -74,7 +74,7 @@ def demo(*words: str | Path, **environ: str) -> Iterator[RunningDemo]:
 
 def test_it_shows_every_round_and_that_the_states_are_equal(tmp_path: Path) -> None:
     with demo(tmp_path, "6") as running:
-        assert running.end() == 0
+        running.end(0)
     rounds = re.findall(r"^ +\d+:\d\d +(\d+) .*$", running.said, re.MULTILINE)
     assert rounds == ["1", "2", "3", "4", "5", "6"]
     last = next(line for line in running.said.splitlines() if re.match(r" +\d+:\d\d +6 ", line))
@@ -85,7 +85,7 @@ def test_it_shows_every_round_and_that_the_states_are_equal(tmp_path: Path) -> N
 
 def test_it_says_how_to_join_and_how_to_look(tmp_path: Path) -> None:
     with demo(tmp_path, "3") as running:
-        assert running.end() == 0
+        running.end(0)
     address = "/ip4/127.0.0.1/tcp/1/p2p/peer-node1"
     assert f"demoloco-node --home {tmp_path}/node3 --peers {address}\n" in running.said
     assert f"demoloco status --home {tmp_path}/node1\n" in running.said
@@ -93,7 +93,7 @@ def test_it_says_how_to_join_and_how_to_look(tmp_path: Path) -> None:
 
 def test_only_the_first_node_is_told_what_to_train(tmp_path: Path) -> None:
     with demo(tmp_path, "3") as running:
-        assert running.end() == 0
+        running.end(0)
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     first, second = ((tmp_path / n / "node.log").read_text() for n in ("node1", "node2"))
     assert first.splitlines()[0] == f"stub started  threads={threads} inner_steps=5"
@@ -105,7 +105,7 @@ def test_ctrl_c_lets_the_nodes_leave_one_after_the_other(tmp_path: Path) -> None
         running.until(" yes ")
         children = running.children()
         running.press_ctrl_c()
-        assert running.end() == 0
+        running.end(0)
         assert not any(child.is_running() for child in children)
     assert running.said.index("node2 has left") < running.said.index("node1 leaves")
     assert "stub left" in (tmp_path / "node1" / "node.log").read_text()
@@ -119,7 +119,7 @@ def test_a_second_ctrl_c_ends_nodes_that_would_stay(tmp_path: Path) -> None:
         running.press_ctrl_c()
         running.until("node2 leaves")
         running.press_ctrl_c()
-        assert running.end() == 1
+        running.end(1)
         assert not any(child.is_running() for child in children)
     assert "node2 was stopped before it had left" in running.said
 
@@ -128,13 +128,13 @@ def test_ctrl_c_before_anything_is_up_ends_all(tmp_path: Path) -> None:
     with demo(tmp_path) as running:
         children = running.children()
         running.press_ctrl_c()
-        assert running.end() == 0
+        running.end(0)
         assert not any(child.is_running() for child in children)
 
 
 def test_the_end_of_a_dead_nodes_log_is_shown(tmp_path: Path) -> None:
     with demo(tmp_path, STUB_DIE_AT="3") as running:
-        assert running.end() == 1
+        running.end(1)
     assert "node2 died with exit code 7. The end of " in running.said
     assert "  | stub dies of a cause\n" in running.said
     assert "node1 has left" in running.said
@@ -144,14 +144,14 @@ def test_a_node_that_does_not_start_is_explained(tmp_path: Path) -> None:
     (tmp_path / "node1").mkdir()
     (tmp_path / "node1" / "control.lock").mkdir()
     with demo(tmp_path) as running:
-        assert running.end() == 1
+        running.end(1)
     assert "node1 died with exit code 1" in running.said
     assert "choose another home with --home DIR" in running.said
 
 
 def test_states_that_differ_at_the_end_are_a_failure(tmp_path: Path) -> None:
     with demo(tmp_path, "5", STUB_DIFFER_AT="4") as running:
-        assert running.end() == 1
+        running.end(1)
     assert "NO, they differ" in running.said
     assert "the states differ after round 5" in running.said
 
@@ -182,7 +182,7 @@ def test_a_home_too_long_is_refused_before_anything_starts(tmp_path: Path) -> No
 def test_a_fresh_home_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
     for words, left in ((["fresh", "2"], 0), (["fresh", "2", "keep"], 1)):
         with demo(*words, XDG_STATE_HOME=str(tmp_path)) as running:
-            assert running.end() == 0
+            running.end(0)
         assert len(list((tmp_path / "demoloco").iterdir())) == left
         assert ("(--keep keeps it)" in running.said) == (left == 0)
 
@@ -190,5 +190,5 @@ def test_a_fresh_home_goes_and_a_kept_one_stays(tmp_path: Path) -> None:
 def test_a_home_is_used_again(tmp_path: Path) -> None:
     for _ in range(2):
         with demo(tmp_path, "2") as running:
-            assert running.end() == 0
+            running.end(0)
     assert (tmp_path / "node1" / "node.log").read_text().count("stub started") == 2

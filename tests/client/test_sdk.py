@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -120,6 +121,32 @@ def test_a_node_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
         deaf.listen()
         client = NodeClient(tmp_path, timeout_seconds=0.2)
         with client, pytest.raises(NoAnswerError, match=r"did not answer in 0\.2 s"):
+            client.status()
+
+
+def test_a_node_with_a_full_queue_of_callers_is_there(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf, contextlib.ExitStack() as callers:
+        deaf.bind(str(tmp_path / "control.sock"))
+        deaf.listen(0)
+        for _ in range(3):
+            caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                caller.connect(str(tmp_path / "control.sock"))
+        with NodeClient(tmp_path) as client:
+            assert client.running()
+
+
+def test_another_users_node_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(socket.socket):
+        def connect(self, address: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+    with NodeClient(tmp_path) as client:
+        monkeypatch.setattr("demoloco_client.sdk.sockets.socket", Refused)
+        with pytest.raises(ClientError, match="ask as the user that the node runs as"):
             client.status()
 
 
