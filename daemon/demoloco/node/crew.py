@@ -22,6 +22,7 @@ from demoloco.worker.port import (
     Died,
     Failed,
     InitialWritten,
+    NotSaved,
     Ready,
     Saved,
     Worker,
@@ -113,11 +114,14 @@ class Crew:
     ) -> Answer:
         """Queue a command and wait for its answer.
 
-        Raises: ConfigError if the worker failed, WorkerError if it died or does not answer."""
+        Raises: ConfigError if the worker failed, WorkerError if it died, does not answer or could
+        not save."""
         if self._end is not None:
             raise _as_error(self._end)
         future = asyncio.get_running_loop().create_future()
         self._waiting[answer] = future
+        if answer is Saved:
+            self._waiting[NotSaved] = future
         self._worker.tell(command)
         try:
             async with asyncio.timeout(seconds):
@@ -125,9 +129,11 @@ class Crew:
         except TimeoutError:
             raise WorkerError(f"the worker did not answer for {seconds:.0f} s") from None
         finally:
-            self._waiting.pop(answer, None)
+            self._waiting = {kind: f for kind, f in self._waiting.items() if f is not future}
         if isinstance(heard, Failed | Died):
             raise _as_error(heard)
+        if isinstance(heard, NotSaved):
+            raise WorkerError(heard.why)
         assert isinstance(heard, answer)
         return heard
 

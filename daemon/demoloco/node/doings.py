@@ -195,7 +195,7 @@ class Doings:
             self._restarts += 1
             parts.stance.fell()
             parts.report.count("worker_restarts")
-            parts.report.warn("worker lost", why=end.why, restart=self._restarts)
+            self._tell_end(end)
             self._post(ev.WorkerLost(self._owed_at_checkpoint()))
             if self._restarts > parts.node.max_worker_restarts:
                 raise WorkerError(f"the worker failed {self._restarts} times in a row: {end.why}")
@@ -206,6 +206,12 @@ class Doings:
                 continue
             await self.worker_is_ready()
             return
+
+    def _tell_end(self, end: worker.Failed | worker.Died) -> None:
+        facts = {"fix": end.fix} if isinstance(end, worker.Failed) and end.fix else {}
+        self._parts.report.warn("worker lost", why=end.why, restart=self._restarts, **facts)
+        if isinstance(end, worker.Failed) and end.detail:
+            self._parts.report.warn("traceback of the worker", detail=end.detail)
 
     def _owed_at_checkpoint(self) -> int:
         noted = self._parts.ledger.noted_json("owed")
