@@ -23,6 +23,7 @@ EDGE = 64
 CHUNK = EDGE * EDGE
 MAX_TENSORS = 65_536
 MAX_CHUNKS = 1 << 26  # 2.7e11 coefficients
+MAX_DIMENSIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def layout_of(tensors: Iterable[TensorShape]) -> Layout:
         first += groups[-1].chunks
     if small:
         values = sum(math.prod(tensor.shape) for tensor in small)
-        groups.append(Group(first, 1, math.ceil(values / CHUNK), tuple(small)))
+        groups.append(Group(first, 1, -(-values // CHUNK), tuple(small)))
     layout = Layout(shapes, tuple(groups))
     if layout.chunks > MAX_CHUNKS:
         raise ConfigError(
@@ -111,7 +112,7 @@ def layout_from_bytes(data: bytes) -> Layout:
     try:
         pairs = json.loads(data)
         shapes = tuple(TensorShape(name=str(n), shape=tuple(int(d) for d in s)) for n, s in pairs)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"not a model layout: {error}") from error
     layout = layout_of(shapes)
     if layout.to_bytes() != data:
@@ -148,7 +149,7 @@ def _has_own_chunks(tensor: TensorShape) -> bool:
 
 
 def _tiles(length: int) -> int:
-    return math.ceil(length / EDGE)
+    return -(-length // EDGE)
 
 
 def _check(shapes: tuple[TensorShape, ...]) -> None:
@@ -160,5 +161,8 @@ def _check(shapes: tuple[TensorShape, ...]) -> None:
         raise ConfigError(f"the model has {len(shapes)} tensors; the limit is {MAX_TENSORS}")
     if len({tensor.name for tensor in shapes}) != len(shapes):
         raise ConfigError("two tensors of the model have one name")
-    if any(size < 0 for tensor in shapes for size in tensor.shape):
-        raise ConfigError("a tensor of the model has a negative size")
+    for tensor in shapes:
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            raise ConfigError(f"{tensor.name} has more than {MAX_DIMENSIONS} dimensions")
+        if not all(0 <= size <= MAX_CHUNKS * CHUNK for size in tensor.shape):
+            raise ConfigError(f"{tensor.name} has a size beyond 0..{MAX_CHUNKS * CHUNK}")
