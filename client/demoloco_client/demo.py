@@ -70,7 +70,7 @@ def run(plan: Plan, *, program: Sequence[str] | None = None, console: Console | 
         console.print(Text(f"the nodes' homes and logs are in {home}"), soft_wrap=True)
     else:
         demo.remove_homes()
-        console.print(Text(f"removed what the nodes wrote in {home} (--keep keeps it)"))
+        console.print(Text(f"removed {home}, as --keep was not given"), soft_wrap=True)
     return 1 if failure else 0
 
 
@@ -97,6 +97,7 @@ class Demo:
         self._heard: SimpleQueue[tuple[LocalNode, StatusReply] | None] = SimpleQueue()
         self._lines = RoundLines(time.monotonic)
         self._last_line: RoundLine | None = None
+        self._last_compared: RoundLine | None = None
         self._left: set[str] = set()
         self._stops = 0
         self._explained = False
@@ -218,6 +219,8 @@ class Demo:
     def _tell_rounds(self) -> None:
         for line in self._lines.take():
             self._last_line = line
+            if line.same_state is not None:
+                self._last_compared = line
             self._say(line.text())
 
     def _notice_end(self, node: LocalNode) -> None:
@@ -279,11 +282,16 @@ class Demo:
             share = line.model_bytes / line.packet_bytes
             words += f", packets of {render.size(line.packet_bytes)}, {share:.0f} × less than fp32"
         self._say(words)
-        # a fork heals in later rounds, so only the last one tells
-        if line.same_state is False:
+        self._compare(self._last_compared)
+
+    def _compare(self, line: RoundLine | None) -> None:
+        """A fork heals in later rounds, so only the last comparison tells."""
+        if line is None:
+            return
+        if line.same_state:
+            self._say(f"same state on all nodes after round {line.round}: {line.fingerprint[:16]}")
+        else:
             self._failure = self._failure or f"the states differ after round {line.round}"
-        elif line.same_state:
-            self._say(f"all nodes hold the same state, {line.fingerprint[:16]}")
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)

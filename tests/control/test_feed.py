@@ -89,6 +89,19 @@ async def test_a_closed_feed_ends_its_listeners_after_what_they_have_not_read() 
         assert await news.next(LONG) is None
 
 
+async def test_the_last_figures_before_the_close_are_heard() -> None:
+    feed = Feed()
+    with feed.subscribe() as news:
+        feed.update(phase="leaving")
+        assert await news.next(LONG) is not None
+        feed.update(eval_loss=1.5)
+        feed.close()
+        last = await news.next(LONG)
+        assert last is not None
+        assert last.eval_loss == 1.5
+        assert await news.next(LONG) is None
+
+
 async def test_a_listener_that_comes_after_the_close_ends_at_once() -> None:
     feed = Feed()
     feed.close()

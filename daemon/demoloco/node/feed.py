@@ -94,6 +94,7 @@ class Feed:
         self._status = status or Status()
         self._listeners: set[Subscription] = set()
         self._closed = False
+        self._version = 0
         self._log: BoundLogger = structlog.wrap_logger(
             logging.getLogger("demoloco"),
             processors=[ProcessorFormatter.wrap_for_formatter],
@@ -106,6 +107,11 @@ class Feed:
         return replace(self._status, uptime_seconds=self._clock() - self._born)
 
     @property
+    def version(self) -> int:
+        """Grows with every update."""
+        return self._version
+
+    @property
     def closed(self) -> bool:
         """Whether the node has said its last word."""
         return self._closed
@@ -116,6 +122,7 @@ class Feed:
         Raises: TypeError for a field that Status does not have.
         """
         self._status = replace(self._status, **changes)
+        self._version += 1
         status = self.status
         for listener in self._listeners:
             listener.hear(status)
@@ -154,6 +161,7 @@ class Subscription:
         self._feed = feed
         self._pending: deque[Status] = deque(maxlen=MAX_PENDING)
         self._last_moment = feed.status.moment
+        self._given = feed.version
         self._woken = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -184,7 +192,7 @@ class Subscription:
     async def next(self, patience_seconds: float) -> Status | None:
         """The oldest moment not read yet; after `patience_seconds` without one, the status of now.
 
-        None once the feed is closed and all is read.
+        Once the feed is closed: what is not read yet, the last status, then None.
         """
         if not self._pending and not self._feed.closed:
             self._woken.clear()
@@ -192,7 +200,14 @@ class Subscription:
                 async with asyncio.timeout(patience_seconds):
                     await self._woken.wait()
             except TimeoutError:
-                return self._feed.status
-        if self._pending:
+                return self._newest()
+        if len(self._pending) > 1:
             return self._pending.popleft()
+        if self._pending or self._given != self._feed.version:
+            return self._newest()
         return None
+
+    def _newest(self) -> Status:
+        self._pending.clear()
+        self._given = self._feed.version
+        return self._feed.status
