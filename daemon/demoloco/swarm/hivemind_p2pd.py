@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,7 +71,9 @@ class CountingP2P(P2P):  # type: ignore[misc]
     @classmethod
     def _make_process_args(cls, *args: object, **kwargs: object) -> list[str]:
         made: list[str] = P2P._make_process_args(*args, **{**kwargs, **cls.flags})
-        return made
+        # A session of its own: the terminal's Ctrl-C is for the node, which needs p2pd to leave.
+        setsid = shutil.which("setsid")
+        return [setsid, *made] if setsid else made
 
     async def _call_unary_protobuf_handler(
         self, peer_id: PeerID, handle_name: str, input: Any, output_protobuf_type: Any
