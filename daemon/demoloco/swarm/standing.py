@@ -94,7 +94,7 @@ class Standing:
 
     def lose(self, peer: PeerId, why: str) -> None:
         if self.roster.lose(peer):
-            log.info("member=lost peer=%s why=%s", short(peer), why)
+            log.debug("member=lost peer=%s why=%s", short(peer), why)
             self.emit(MemberLost(peer, why))
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
@@ -137,10 +137,10 @@ class Standing:
         self.remember(member.peer, member.addresses)
         if not is_goodbye(member):
             if not known:
-                log.info("member=seen peer=%s", short(member.peer))
+                log.debug("member=seen peer=%s", short(member.peer))
             self.emit(MemberSeen(member))
         elif known:
-            log.info("member=lost peer=%s why=said goodbye", short(member.peer))
+            log.debug("member=lost peer=%s why=said goodbye", short(member.peer))
             self.emit(MemberLost(member.peer, "said goodbye"))
 
 
