@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import pytest
+
 from demoloco.errors import StoreError
 from demoloco.swarm.hivemind import HivemindSwarm, Options
 from demoloco.swarm.hivemind_p2pd import LOOPBACK
@@ -35,6 +37,12 @@ from demoloco.wire import digest_of, encode_manifest, run_of
 
 _E = TypeVar("_E", bound=SwarmEvent)
 
+HIVEMIND_WARNINGS = [
+    # hivemind 1.1.12 finds p2pd by a function that Python deprecates
+    pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),
+    # … and leaves the socket of a control call that was cancelled to the garbage collector
+    pytest.mark.filterwarnings("ignore:unclosed <StreamWriter:ResourceWarning"),
+]
 DEADLINE_SECONDS = 15.0
 TIMING = Timing(
     heartbeat_seconds=0.2,
@@ -47,6 +55,13 @@ TIMING = Timing(
     hint_seconds=0.5,
     seed_retry_seconds=0.5,
 )
+
+
+async def until(test: Callable[[], bool]) -> None:
+    """Wait for something that tells nobody when it happens, as the end of a process."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not test():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 class Reader:
@@ -137,6 +152,13 @@ class Node:
                     if isinstance(event, kind) and test(event):
                         return event
                 await self._news.wait()
+
+    async def hears_anew(
+        self, kind: type[_E], test: Callable[[_E], bool] = lambda event: True
+    ) -> _E:
+        """The next event of this kind that passes the test."""
+        self.heard.clear()
+        return await self.hears(kind, test)
 
     async def start(self, run: Digest | None = None) -> None:
         await self.swarm.start(self.emit, self.shelf)

@@ -19,6 +19,7 @@ from demoloco.swarm.port import (
 from demoloco.types import BlobRef, Head, Phase, Round, Snapshot
 from demoloco.wire import digest_of
 from tests.contract.swarm_lab import (
+    HIVEMIND_WARNINGS,
     HivemindLab,
     Lab,
     MemoryLab,
@@ -28,8 +29,7 @@ from tests.contract.swarm_lab import (
     an_offer,
 )
 
-# hivemind 1.1.12 finds p2pd by a function that Python deprecates
-pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+pytestmark = HIVEMIND_WARNINGS
 
 LABS = {"memory": MemoryLab, "hivemind": HivemindLab}
 BLOB = bytes(range(256)) * 4096  # 1 MiB: four chunks
