@@ -295,7 +295,7 @@ class Demo:
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-        for title in ("node", "round", "phase", "step", "loss", "samples/s", "sent", "waits for"):
+        for title in ("node", "round", "phase", "step", "loss", "samples/s", "sent", "now"):
             table.add_column(title, no_wrap=True, overflow="ellipsis")
         for node in self._nodes:
             table.add_row(*_row(node, node.name in self._left))

@@ -71,7 +71,7 @@ def _lines(reply: StatusReply) -> Iterable[tuple[str, str]]:
         f"{reply.inner_steps}   fingerprint {reply.fingerprint[:8] or '–'}",
     )
     if reply.why:
-        yield "waits", reply.why
+        yield "now", reply.why
     yield "loss", loss(reply)
     yield (
         "speed",

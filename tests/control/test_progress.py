@@ -43,7 +43,7 @@ def terminal() -> Console:
 
 def test_the_block_tells_all_that_matters() -> None:
     file = io.StringIO()
-    status = dataclasses.replace(FULL, phase="exchanging", why="the packet of UVWXYZ")
+    status = dataclasses.replace(FULL, phase="exchanging", why="waiting for the packet of UVWXYZ")
     Console(file=file, width=100, color_system=None).print(block(status))
     words = " ".join(file.getvalue().split())
     for part in (
@@ -54,7 +54,7 @@ def test_the_block_tells_all_that_matters() -> None:
         "members 2 UVWXYZ at 11, me at 12",
         "packet 41 kB instead of 3.21 MB, 78 × less",
         "traffic 1.23 MB sent, 987 B received",
-        "waits the packet of UVWXYZ",
+        "now waiting for the packet of UVWXYZ",
     ):
         assert part in words
 

@@ -97,7 +97,7 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
         f"{size_text(status.bytes_sent)} sent, {size_text(status.bytes_received)} received",
     )
     if status.why:
-        yield "waits", status.why
+        yield "now", status.why
 
 
 def loss_text(status: Status) -> str:
