@@ -23,7 +23,9 @@ def printed(what: RenderableType, **options: Any) -> str:
 
 
 def test_the_status_screen_is_as_it_was() -> None:
-    reply = to_reply(dataclasses.replace(FULL, uptime_seconds=273_900.0, why="waiting for 2 of 3 packets"))
+    reply = to_reply(
+        dataclasses.replace(FULL, uptime_seconds=273_900.0, why="waiting for 2 of 3 packets")
+    )
     text = printed(render.status_screen(reply))
     assert text == golden("status.txt", text)
 
