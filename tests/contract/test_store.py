@@ -324,13 +324,15 @@ def test_a_pruned_snapshot_can_be_fetched_again(store: Store) -> None:
 
 
 def test_a_fetched_snapshot_takes_the_place_of_a_state_that_differs(store: Store) -> None:
-    store.create_state(head_of(4), filling(99), CHUNKS)
+    wrong = store.create_state(head_of(4), filling(99), CHUNKS)
     snapshot = snapshot_for(4)
     store.put_part(snapshot, snapshot.blobs[0], content(4))
     store.finish_snapshot(snapshot, CHUNKS)
     state = store.state(head_of(4).digest)
     assert state is not None
     assert state.tobytes() == content(4)
+    assert store.snapshot_of(head_of(4).digest) == snapshot
+    assert store.open_blob(wrong.blobs[0].digest) is None
 
 
 # -- housekeeping ---------------------------------------------------------------------------------
@@ -432,6 +434,17 @@ def test_a_packet_that_no_manifest_names_goes_with_its_round(store: Store) -> No
     again = store.put(b"left out")
     store.prune((), 3, 10)
     assert store.get(again) == b"left out"
+
+
+def test_a_blob_that_is_put_again_starts_a_new_life(store: Store) -> None:
+    play(store, 5)
+    digest = store.put(b"left out")
+    play(store, 15, first=6)
+    store.put(b"left out")
+    play(store, 25, first=16)
+    assert store.get(digest) == b"left out"
+    play(store, 45, first=26)
+    assert store.get(digest) is None
 
 
 def test_300_rounds_take_no_more_than_30(store: Store) -> None:

@@ -147,25 +147,38 @@ def test_a_first_start_can_be_repeated(tmp_path: Path) -> None:
             assert store.head() == head_of(1)
 
 
+class Trace:
+    """What is made durable, in order: ("fsync", inode) and ("named in", inode of the folder)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.synced: set[int] = set()
+        self._fsync, self._replace = os.fsync, os.replace
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(os, "replace", self.replace)
+
+    def fsync(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        inode = os.fstat(descriptor).st_ino
+        self.synced.add(inode)
+        self.events.append(("fsync", inode))
+
+    def replace(self, source: Path, target: Path) -> None:
+        assert source.stat().st_ino in self.synced, "named before its content is durable"
+        self._replace(source, target)
+        self.events.append(("named in", target.parent.stat().st_ino))
+
+    def assert_names_are_durable(self) -> None:
+        folders = [folder for event, folder in self.events if event == "named in"]
+        assert folders
+        for place, (event, folder) in enumerate(self.events):
+            assert event != "named in" or ("fsync", folder) in self.events[place:]
+
+
 def test_content_is_durable_before_its_name_and_the_name_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace: list[tuple[str, int]] = []
-    synced: set[int] = set()
-    fsync, replace = os.fsync, os.replace
-
-    def traced_fsync(descriptor: int) -> None:
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-        trace.append(("fsync", os.fstat(descriptor).st_ino))
-
-    def traced_replace(source: Path, target: Path) -> None:
-        assert source.stat().st_ino in synced
-        replace(source, target)
-        trace.append(("named in", target.parent.stat().st_ino))
-
-    monkeypatch.setattr(os, "fsync", traced_fsync)
-    monkeypatch.setattr(os, "replace", traced_replace)
+    trace = Trace(monkeypatch)
     with opened(tmp_path / "home") as store:
         snapshot = snapshot_for(50)
         acts: list[Callable[[], object]] = [
@@ -177,9 +190,27 @@ def test_content_is_durable_before_its_name_and_the_name_before_the_return(
             lambda: store.finish_snapshot(snapshot, CHUNKS),
         ]
         for act in acts:
-            trace.clear()
+            trace.events.clear()
             act()
-            assert [event for event, _ in trace].count("named in") >= 1
-            for place, (event, folder) in enumerate(trace):
-                if event == "named in":
-                    assert ("fsync", folder) in trace[place:]
+            trace.assert_names_are_durable()
+
+
+def test_a_part_is_durable_when_it_is_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = Trace(monkeypatch)
+    with opened(tmp_path / "home") as store:
+        snapshot = snapshot_for(50)
+        store.put_part(snapshot, snapshot.blobs[0], content(50))
+        file = next((tmp_path / "home" / "incoming").iterdir())
+        assert trace.events[-1] == ("fsync", file.stat().st_ino)
+
+
+def test_parts_found_after_a_crash_are_made_durable_before_they_are_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = snapshot_for(50)
+    with opened(tmp_path / "home") as store:
+        store.put_part(snapshot, snapshot.blobs[0], content(50))
+    trace = Trace(monkeypatch)
+    with opened(tmp_path / "home") as store:
+        store.finish_snapshot(snapshot, CHUNKS)
+    trace.assert_names_are_durable()

@@ -83,6 +83,20 @@ def test_no_room_for_a_state_is_found_before_it_is_filled(store: DiskStore, home
     assert_nothing_torn(store, home)
 
 
+def test_a_state_has_its_room_on_the_disk_before_it_is_filled(home: Path) -> None:
+    room: list[int] = []
+
+    def at(step: str) -> None:
+        if step == "state reserved":
+            room.extend(draft.stat().st_blocks * 512 for draft in (home / "tmp").iterdir())
+
+    store = open_disk_store(home, at=at)
+    store.create_state(GENESIS, filling(0), CHUNKS)
+    store.close()
+    assert len(room) == 1
+    assert room[0] >= CHUNKS * 16384
+
+
 def test_no_room_for_a_snapshot_is_found_with_its_first_part(store: DiskStore, home: Path) -> None:
     snapshot = snapshot_for(50)
     with (
