@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from demoloco.store.memory import MemoryStore
 from demoloco.store.port import Coefficients, Store
-from demoloco.types import Digest, Head, Round, Snapshot
+from demoloco.types import BlobRef, Digest, Head, Round, Snapshot
 
 CHUNKS = 2
 
@@ -71,3 +71,14 @@ def play(store: Store, last: int, *, first: int = 0, prune: bool = True) -> None
     """Rounds `first` to `last`."""
     for round_ in range(first, last + 1):
         play_round(store, round_, prune=prune)
+
+
+def read_all(store: Store, blob: BlobRef) -> bytes:
+    """A blob that must be there."""
+    reader = store.open_blob(blob.digest)
+    assert reader is not None
+    try:
+        assert reader.size == blob.size
+        return reader.read(0, blob.size)
+    finally:
+        reader.close()
