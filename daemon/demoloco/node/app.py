@@ -13,31 +13,25 @@ from contextlib import AsyncExitStack
 
 from rich.console import Console
 
-from demoloco.codec.packet import PacketSpec
 from demoloco.config import NodeConfig
 from demoloco.control.server import ControlServer
 from demoloco.errors import ConfigError, WorkerError
+from demoloco.node.assembly import assemble
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.driver import Driver
 from demoloco.node.feed import Feed, Status
 from demoloco.node.founding import Founding, Run
-from demoloco.node.ledger import Ledger
 from demoloco.node.library import StoreLibrary
 from demoloco.node.listening import listen_addresses
-from demoloco.node.packets import Expected
-from demoloco.node.parts import Parts
+from demoloco.node.parts import Ground, Parts
 from demoloco.node.progress import introduce, show_progress
 from demoloco.node.report import Report
-from demoloco.node.stance import Stance
 from demoloco.node.version import software_version
 from demoloco.rounds import events as ev
-from demoloco.rounds.facts import Settings as RoundSettings
-from demoloco.rounds.machine import Machine
-from demoloco.rounds.rules import Pace
 from demoloco.settings import Settings
 from demoloco.store.disk import DiskStore, open_disk_store
-from demoloco.swarm.identity import Identity, verify
+from demoloco.swarm.identity import Identity
 from demoloco.swarm.port import Swarm, SwarmEvent
 from demoloco.worker.process import ProcessWorker
 
@@ -56,7 +50,6 @@ class Node:
         self._make_swarm = make_swarm
         self.feed = Feed()
         self._driver: Driver | None = None
-        self._machine: Machine | None = None
         self._early: list[SwarmEvent] = []
         self._main: asyncio.Task[None] | None = None
         self._asked_to_leave = False
@@ -116,12 +109,20 @@ class Node:
         held.push_async_callback(self._stop_crew, crew)
         library = StoreLibrary(store)
         swarm = await self._start_swarm(store, identity, library, held)
-        report = Report(self.feed, swarm, identity.peer_id)
+        ground = Ground(
+            identity=identity,
+            node=self._config,
+            store=store,
+            disk=disk,
+            swarm=swarm,
+            crew=crew,
+            report=Report(self.feed, swarm, identity.peer_id),
+        )
         founding = Founding(self._settings, store, disk, swarm, crew)
-        run = await founding.run(report, self._config.peers)
+        run = await founding.run(ground.report, self._config.peers)
         store.snapshot_every = run.config.snapshot_every
         library.know(run.genesis)
-        parts = self._parts(identity, swarm, store, disk, crew, report, run)
+        parts = assemble(ground, run)
         self._introduce(parts, run)
         await self._take_part(parts, held)
 
@@ -143,35 +144,6 @@ class Node:
         else:
             self._driver.hear_swarm(event)
 
-    def _parts(
-        self,
-        identity: Identity,
-        swarm: Swarm,
-        store: DiskStore,
-        disk: Disk,
-        crew: Crew,
-        report: Report,
-        run: Run,
-    ) -> Parts:
-        config = run.config
-        spec = PacketSpec.of(run.layout, bits=config.bits, ladder=config.ladder)
-        ledger = Ledger(store, Expected(run.digest, spec, verify), config.alpha)
-        report.recall(ledger.noted_json("tally"))
-        report.dense_bytes = run.layout.parameters * 4
-        return Parts(
-            identity=identity,
-            run=run.digest,
-            config=config,
-            node=self._config,
-            machine=Machine(_round_settings(identity, run, self._config)),
-            swarm=swarm,
-            ledger=ledger,
-            disk=disk,
-            crew=crew,
-            stance=Stance(identity.peer_id, crew, ledger, config, self._config.checkpoint_share),
-            report=report,
-        )
-
     def _introduce(self, parts: Parts, run: Run) -> None:
         full = tuple(f"{address}/p2p/{parts.me}" for address in parts.swarm.addresses)
         self.feed.update(
@@ -190,16 +162,10 @@ class Node:
         )
 
     async def _take_part(self, parts: Parts, held: AsyncExitStack) -> None:
-        driver = Driver(parts)
-        self._machine = parts.machine
-        parts.swarm.enter(parts.run)
-        parts.crew.listen(driver.hear_worker)
-        if (started := _started(parts)) is not None:
-            driver.post(started)
-        self._driver = driver
+        self._driver = driver = Driver(parts)
         for event in self._early:
             driver.hear_swarm(event)
-        await driver.worker_is_ready()
+        await driver.begin()
         parts.report.refresh(parts.machine, force=True)
         control = ControlServer(self, self._config.home)
         await control.start()
@@ -227,44 +193,6 @@ class Node:
 
     async def _stop_crew(self, crew: Crew) -> None:
         await crew.stop(0.0 if self._forced else STOP_SECONDS)
-
-
-def _round_settings(identity: Identity, run: Run, node: NodeConfig) -> RoundSettings:
-    config = run.config
-    return RoundSettings(
-        me=identity.peer_id,
-        run=run.digest,
-        creator=run.genesis.creator,
-        pace=Pace(
-            quorum=config.quorum,
-            grace_share=config.grace_share,
-            grace_seconds=config.grace_seconds,
-            succession_seconds=config.succession_seconds,
-            max_contributors=config.max_contributors,
-        ),
-        inner_steps=config.inner_steps,
-        leave_seconds=node.leave_seconds,
-        stop_after=node.stop_after,
-    )
-
-
-def _started(parts: Parts) -> ev.Started | None:
-    """Where this node stands on disk; None if it has no agreed state yet."""
-    ledger = parts.ledger
-    head = ledger.store.head()
-    if head is None:
-        return None
-    pending = ledger.pending(parts.me)
-    owed = ledger.noted_json("owed")
-    samples = owed if isinstance(owed, int) else 0
-    return ev.Started(
-        head=head,
-        fingerprint=ledger.fingerprint(head.digest),
-        chain=ledger.chain(head.digest),
-        pending=pending[0] if pending else None,
-        pending_norm=pending[1] if pending else 0.0,
-        owed_samples=max(samples, pending[0].samples if pending else 0),
-    )
 
 
 def _noted_list(store: DiskStore, key: str) -> tuple[str, ...]:

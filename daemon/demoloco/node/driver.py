@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, assert_never
 
+from demoloco.node.assembly import where_it_stands
 from demoloco.node.couriers import Couriers
 from demoloco.node.doings import Doings
 from demoloco.node.parts import Parts
@@ -40,6 +41,14 @@ class Driver:
     def post(self, event: ev.Event) -> None:
         """Hand the machine an event; from the loop's thread."""
         self._inbox.put_nowait(event)
+
+    async def begin(self) -> None:
+        """Enter the run, tell the machine where this node stands, and that the worker is there."""
+        self._parts.swarm.enter(self._parts.run)
+        self._parts.crew.listen(self.hear_worker)
+        if (started := where_it_stands(self._parts)) is not None:
+            self.post(started)
+        await self._doings.worker_is_ready()
 
     async def run(self) -> None:
         """Drive until Stop.
@@ -132,10 +141,6 @@ class Driver:
                 self.post(ev.PacketServed(peer, blob))
             case _:
                 assert_never(event)
-
-    async def worker_is_ready(self) -> None:
-        """The worker has begun: the machine may use it."""
-        await self._doings.worker_is_ready()
 
     def hear_worker(self, event: WorkerEvent) -> None:
         """The worker's word: an event, or a figure."""

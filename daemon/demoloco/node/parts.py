@@ -1,4 +1,4 @@
-"""All that one node is made of, once it knows its run; built by `app.py`, used by the driver."""
+"""All that one node is made of: built by `app.py` and `assembly.py`, used by the driver."""
 
 from __future__ import annotations
 
@@ -11,14 +11,28 @@ from demoloco.node.ledger import Ledger
 from demoloco.node.report import Report
 from demoloco.node.stance import Stance
 from demoloco.rounds.machine import Machine
+from demoloco.store.port import Store
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.port import Swarm
 from demoloco.types import Digest, PeerId
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """What a node stands on before it knows its run."""
+
+    identity: Identity
+    node: NodeConfig
+    store: Store
+    disk: Disk
+    swarm: Swarm
+    crew: Crew
+    report: Report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """One node's parts."""
+    """One node's parts in a run."""
 
     identity: Identity
     run: Digest

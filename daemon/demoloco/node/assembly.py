@@ -1,0 +1,80 @@
+"""How a node's parts fit together once its run is known. No sockets, no signals, no process.
+
+Rule: the same assembly serves a daemon and a test; only what is put in differs.
+"""
+
+from __future__ import annotations
+
+from demoloco.codec.packet import PacketSpec
+from demoloco.config import NodeConfig
+from demoloco.node.founding import Run
+from demoloco.node.ledger import Ledger
+from demoloco.node.packets import Expected
+from demoloco.node.parts import Ground, Parts
+from demoloco.node.stance import Stance
+from demoloco.rounds import events as ev
+from demoloco.rounds.facts import Settings
+from demoloco.rounds.machine import Machine
+from demoloco.rounds.rules import Pace
+from demoloco.swarm.identity import verify
+from demoloco.types import PeerId
+
+
+def assemble(ground: Ground, run: Run) -> Parts:
+    """All that takes part in this run."""
+    config, me = run.config, ground.identity.peer_id
+    spec = PacketSpec.of(run.layout, bits=config.bits, ladder=config.ladder)
+    ledger = Ledger(ground.store, Expected(run.digest, spec, verify), config.alpha)
+    ground.report.recall(ledger.noted_json("tally"))
+    ground.report.dense_bytes = run.layout.parameters * 4
+    return Parts(
+        identity=ground.identity,
+        run=run.digest,
+        config=config,
+        node=ground.node,
+        machine=Machine(_settings(me, run, ground.node)),
+        swarm=ground.swarm,
+        ledger=ledger,
+        disk=ground.disk,
+        crew=ground.crew,
+        stance=Stance(me, ground.crew, ledger, config, ground.node.checkpoint_share),
+        report=ground.report,
+    )
+
+
+def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
+    config = run.config
+    return Settings(
+        me=me,
+        run=run.digest,
+        creator=run.genesis.creator,
+        pace=Pace(
+            quorum=config.quorum,
+            grace_share=config.grace_share,
+            grace_seconds=config.grace_seconds,
+            succession_seconds=config.succession_seconds,
+            max_contributors=config.max_contributors,
+        ),
+        inner_steps=config.inner_steps,
+        leave_seconds=node.leave_seconds,
+        stop_after=node.stop_after,
+    )
+
+
+def where_it_stands(parts: Parts) -> ev.Started | None:
+    """What the disk says of this node's place in the run; None if it has no agreed state yet."""
+    ledger = parts.ledger
+    head = ledger.store.head()
+    if head is None:
+        return None
+    pending = ledger.pending(parts.me)
+    owed = ledger.noted_json("owed")
+    samples = owed if isinstance(owed, int) else 0
+    return ev.Started(
+        head=head,
+        fingerprint=ledger.fingerprint(head.digest),
+        chain=ledger.chain(head.digest),
+        pending=pending[0] if pending else None,
+        pending_norm=pending[1] if pending else 0.0,
+        owed_samples=max(samples, pending[0].samples if pending else 0),
+    )
