@@ -90,6 +90,11 @@ def tcp_host_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if transport == "tcp" and host_kind in ("ip4", "ip6") else None
 
 
+def is_loopback(address: str) -> bool:
+    """Whether nobody but this machine can dial it."""
+    return address.startswith(("/ip4/127.", "/ip6/::1/"))
+
+
 def with_port(address: str, port: int) -> str:
     """The same checked address with another port."""
     parts = address.split("/")

@@ -21,6 +21,7 @@ from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 from demoloco.errors import ConfigError, DemolocoError, PacketError, SwarmError
 from demoloco.swarm import hivemind_p2pd as p2pd
 from demoloco.swarm.addresses import (
+    is_loopback,
     parse_announce,
     parse_listen,
     parse_peer,
@@ -31,7 +32,7 @@ from demoloco.swarm.faults import fault_of
 from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
 from demoloco.swarm.hivemind_calls import ANSWERED, NAMESPACE, Message, PeerCalls
 from demoloco.swarm.hivemind_hints import Hints
-from demoloco.swarm.hivemind_p2pd import CountingP2P, Reach
+from demoloco.swarm.hivemind_p2pd import LOOPBACK, CountingP2P, Reach
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.ports import check_free
@@ -324,7 +325,8 @@ class Options:
     """What few users change."""
 
     timing: Timing = field(default_factory=Timing)
-    reach: Reach = field(default_factory=Reach)
+    reach: Reach | None = None
+    """None = LOOPBACK for a node that listens on loopback only, else Reach()."""
 
 
 class HivemindSwarm(Mesh):
@@ -344,7 +346,8 @@ class HivemindSwarm(Mesh):
         if isinstance(identity, Path):
             identity = Identity.load_or_create(identity)
         options = options or Options()
-        self.transport = HivemindTransport(identity, listen, announce, options.reach)
+        reach = options.reach or (LOOPBACK if all(map(is_loopback, listen)) else Reach())
+        self.transport = HivemindTransport(identity, listen, announce, reach)
         super().__init__(
             identity,
             self.transport,

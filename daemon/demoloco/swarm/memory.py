@@ -33,13 +33,19 @@ class MemoryNetwork:
         self._at: dict[str, MemoryTransport] = {}
         self._links: set[frozenset[PeerId]] = set()
         self._islands: tuple[frozenset[PeerId], ...] = ()
+        self._severed: set[frozenset[PeerId]] = set()
 
     def partition(self, *islands: Iterable[PeerId]) -> None:
         """Only peers of one island hear each other from now on; who is on none hears everybody."""
         self._islands = tuple(frozenset(island) for island in islands)
 
+    def sever(self, one: PeerId, other: PeerId) -> None:
+        """These two cannot reach each other; everybody else still reaches both."""
+        self._severed.add(frozenset((one, other)))
+
     def heal(self) -> None:
         self._islands = ()
+        self._severed.clear()
 
     def kill(self, peer: PeerId) -> None:
         """The peer's process is gone, without a word."""
@@ -49,8 +55,10 @@ class MemoryNetwork:
         self._links = {link for link in self._links if peer not in link}
 
     def apart(self, one: PeerId, other: PeerId) -> bool:
+        if frozenset((one, other)) in self._severed:
+            return True
         homes = [island for island in self._islands if one in island or other in island]
-        return any((one in home) != (other in home) for home in homes) and len(homes) > 1
+        return len(homes) > 1
 
     def attach(self, address: str, transport: MemoryTransport) -> None:
         """Raises: ConfigError if somebody is there."""
@@ -150,7 +158,9 @@ class MemoryTransport:
         self._network.board.setdefault(run, {})[self.peer_id] = record
 
     async def find(self, run: Digest) -> Sequence[bytes]:
-        return tuple(self._network.board.get(run, {}).values())
+        board = self._network.board.get(run, {})
+        near = {peer for peer in board if not self._network.apart(self.peer_id, peer)}
+        return tuple(record for peer, record in board.items() if peer in near)
 
     async def stop(self) -> None:
         if self._network.at(self._address) is self:

@@ -139,7 +139,7 @@ class Pulse:
             return
         if here.sealed:
             await self._transport.advertise(here.run, here.sealed)
-        here.take_records(await self._transport.find(here.run), carrier=None)
+        here.take_hints(await self._transport.find(here.run))
 
     async def _until_hint(self) -> None:
         await asyncio.sleep(self._timing.hint_seconds * self._rng.uniform(0.5, 1.5))

@@ -83,14 +83,25 @@ class Standing:
         for member in members:
             self.roster.note_told(peer, member.peer, member.sequence)
 
-    def take_records(self, records: Iterable[bytes], carrier: PeerId | None) -> None:
+    def take_records(self, records: Iterable[bytes], carrier: PeerId) -> None:
         """Check what a peer carried, keep what is news, count and drop what is wrong."""
         for sealed in records:
             try:
                 self._take(sealed, carrier)
             except PacketError as error:
                 self.dropped += 1
-                log.debug("record=dropped carrier=%s why=%s", carrier and short(carrier), error)
+                log.debug("record=dropped carrier=%s why=%s", short(carrier), error)
+
+    def take_hints(self, records: Iterable[bytes]) -> None:
+        """Where somebody may be. A record that lay about says nothing of who is live now."""
+        for sealed in records:
+            try:
+                member = decode_member(sealed, verify)
+            except PacketError:
+                self.dropped += 1
+                continue
+            if member.run == self.run and member.peer not in self.roster:
+                self.remember(member.peer, member.addresses)
 
     def lose(self, peer: PeerId, why: str) -> None:
         if self.roster.lose(peer):
@@ -112,7 +123,7 @@ class Standing:
         self.pinned[peer] = (*self.pinned.get(peer, ()), address)
         self.remember(peer, self.known.get(peer, (address,)))
 
-    def _take(self, sealed: bytes, carrier: PeerId | None) -> None:
+    def _take(self, sealed: bytes, carrier: PeerId) -> None:
         claimed = decode_member(sealed, _unchecked)
         if claimed.run != self.run:
             raise PacketError(f"a member record is of run {short(claimed.run)}")
@@ -120,16 +131,14 @@ class Standing:
         if mine and claimed.sequence <= self._sequence:
             return
         if not mine and not self.roster.is_news(claimed):
-            if carrier is not None:
-                self.roster.note_told(carrier, claimed.peer, claimed.sequence)
+            self.roster.note_told(carrier, claimed.peer, claimed.sequence)
             return
         member = decode_member(sealed, verify)
         if mine:  # words of an earlier life, from a clock that went ahead of this one
             self._sequence = member.sequence
             return
         self._welcome(member, sealed)
-        if carrier is not None:
-            self.roster.note_told(carrier, member.peer, member.sequence)
+        self.roster.note_told(carrier, member.peer, member.sequence)
 
     def _welcome(self, member: Member, sealed: bytes) -> None:
         known = member.peer in self.roster
