@@ -1,8 +1,8 @@
 """Real round machines on a virtual clock: seeded delay, loss, crash, partition.
 
-Rule: everything random comes from the seed, so a failing schedule fails again. A simulated node does with effects
-what the driver does, with toy disks and toy workers: an agreed state is the hash of its history, a packet tells all
-samples that its node owes.
+Rule: everything random comes from the seed, so a failing schedule fails again. A simulated node
+does with effects what the driver does, with toy disks and toy workers: an agreed state is the hash
+of its history, a packet tells all samples that its node owes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ GENESIS = Head(digest=RUN, round=0, samples_total=0)  # type: ignore[arg-type]
 
 @dataclass
 class Faults:
-    """What may go wrong with a message: seconds, and the share that is lost."""
+    """What may go wrong: seconds, and shares of all messages. An answer is lost like a message."""
 
     delay: tuple[float, float] = (0.01, 0.3)
+    transfer: tuple[float, float] = (0.0, 0.1)
     loss: float = 0.0
+    twice: float = 0.0
 
 
 @dataclass
@@ -65,6 +67,8 @@ class SimNode:
         self.learnt = 0  # samples; what a crash took is taken out
         self.alive = False
         self.life = 0
+        self.job = -1.0  # when the worker's inner steps began
+        self.worker_life = 0
         self.notes: list[str] = []
         self.applied: list[tuple[int, Digest, Digest]] = []
         self.waking: float | None = None
@@ -88,21 +92,32 @@ class SimNode:
             peer=self.name, run=RUN, addresses=(), head=None, phase=Phase.JOINING, sequence=0
         )
         self.last_seen: dict[PeerId, float] = {}
+        self.newest: dict[PeerId, Member] = {}
         disk = self.disk
         if disk.head is not None:
-            chain = self._chain(disk.head.digest)
-            pending = disk.pending
-            if pending is not None and pending.parent != disk.head.digest:
-                pending = None
-            owed = pending.samples if pending is not None else disk.owed
-            self.learnt = self.told() + owed
-            self.hear(
-                ev.Started(
-                    disk.head, disk.states[disk.head.digest], chain, pending, 1.0, owed_samples=owed
-                )
-            )
+            owed, pending = self._restore()
+            at, chain = disk.states[disk.head.digest], self.chain(disk.head.digest)
+            self.hear(ev.Started(disk.head, at, chain, pending, 1.0, owed_samples=owed))
         self.later(0.5, lambda: self.hear(ev.WorkerCame()))
         self.later(0.1, self.beat)
+
+    def _restore(self) -> tuple[int, Offer | None]:
+        """What is owed according to the disk, and the packet for the open round."""
+        pending, head = self.disk.pending, self.disk.head
+        if pending is None or head is None or pending.parent != head.digest:
+            pending = None
+        owed = max(self.disk.owed, pending.samples if pending is not None else 0)
+        self.learnt = self.told() + owed
+        return owed, pending
+
+    def lose_worker(self) -> None:
+        """The worker dies and comes back; what it had trained since the checkpoint is gone."""
+        if not self.alive:
+            return
+        self.worker_life, self.job = self.worker_life + 1, -1.0
+        owed, _ = self._restore()
+        self.hear(ev.WorkerLost(owed))
+        self.work(1.0, lambda: self.hear(ev.WorkerCame()))
 
     def crash(self) -> None:
         self.alive = False
@@ -114,6 +129,11 @@ class SimNode:
             self.world.now + seconds,
             lambda: act() if self.alive and self.life == life else None,
         )
+
+    def work(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do it if this worker still lives then."""
+        life = self.worker_life
+        self.later(seconds, lambda: act() if self.worker_life == life else None)
 
     def hear(self, event: ev.Event) -> None:
         if self.alive:
@@ -128,14 +148,16 @@ class SimNode:
 
     def _told_under(self, head: Digest) -> int:
         if head not in self._told:
-            below = 0
-            for manifest in self._chain(head):
-                entry = manifest.entry_of(self.name)
-                below += entry.samples if entry is not None else 0
-                self._told[manifest.digest] = below
-        return self._told.get(head, 0)
+            manifest = self.disk.manifests.get(head)
+            if manifest is None:
+                return 0
+            entry = manifest.entry_of(self.name)
+            below = self._told_under(manifest.parent)
+            self._told[head] = below + (entry.samples if entry is not None else 0)
+        return self._told[head]
 
-    def _chain(self, head: Digest) -> tuple[Manifest, ...]:
+    def chain(self, head: Digest) -> tuple[Manifest, ...]:
+        """The manifests on disk up to `head`, oldest first."""
         chain: list[Manifest] = []
         while (manifest := self.disk.manifests.get(head)) is not None:
             chain.append(manifest)
@@ -148,23 +170,19 @@ class SimNode:
             case ef.Settle():
                 pass
             case ef.Train(_, steps):
-                self.job = self.world.now
-                self.training = self.life, steps
-                start = self.world.now
-                self.later(steps / self.speed, lambda: self._trained(start, steps))
+                start = self.job = self.world.now
+                self.work(steps / self.speed, lambda: self._trained(start, steps))
             case ef.Cut():
                 done = int((self.world.now - self.job) * self.speed)
-                start, self.job = self.job, -1.0
-                self.later(0.01, lambda: self._finish(done))
+                self.job = -1.0
+                self.work(0.01, lambda: self._finish(done))
             case ef.Contribute(round_, parent, samples):
-                self.later(0.1, lambda: self._contributed(round_, parent, samples))
+                self.work(0.1, lambda: self._contributed(round_, parent, samples))
             case ef.Announce(offers):
-                for other in self.world.others(self):
-                    self.world.send(
-                        self, other, lambda o=other: o.hear(ev.OffersHeard(self.name, offers))
-                    )
+                self.world.tell(self, ev.OffersHeard(self.name, offers))
             case ef.Fetch(packet, _, holders, _):
-                self.world.call(self, lambda: self._fetch(packet, holders))
+                seconds = self.world.random.uniform(*self.world.faults.transfer)
+                self.world.call(self, lambda: self._fetch(packet, holders), seconds)
             case ef.FetchManifests(holder, head):
                 self.world.call(self, lambda: self._fetch_manifests(holder, head))
             case ef.FetchSnapshot(holders):
@@ -177,10 +195,7 @@ class SimNode:
                 self.disk.manifests[manifest.digest] = manifest
             case ef.Publish(manifest):
                 assert manifest.digest in self.disk.manifests, "told before it was durable"
-                for other in self.world.others(self):
-                    self.world.send(
-                        self, other, lambda o=other: o.hear(ev.ManifestHeard(self.name, manifest))
-                    )
+                self.world.tell(self, ev.ManifestHeard(self.name, manifest))
             case ef.Apply():
                 self.later(0.05, lambda: self._apply(effect))
             case ef.Adopt(head, fingerprint):
@@ -233,7 +248,7 @@ class SimNode:
             return self.hear(ev.PacketFetched(packet, 1.0))
         for holder in holders:
             other = self.world.nodes.get(holder)
-            if other and self.world.reach(self, other) and packet in other.disk.packets:
+            if other and self.world.answers(self, other) and packet in other.disk.packets:
                 self.disk.packets.add(packet)
                 other.hear(ev.PacketServed(self.name, packet))
                 return self.hear(ev.PacketFetched(packet, 1.0))
@@ -241,17 +256,17 @@ class SimNode:
 
     def _fetch_manifests(self, holder: PeerId, head: Digest) -> None:
         other = self.world.nodes[holder]
-        if self.world.reach(self, other) and head in other.disk.manifests:
-            chain = other._chain(head)[::-1][:64]
+        if self.world.answers(self, other) and head in other.disk.manifests:
+            chain = other.chain(head)[::-1][:64]
             return self.hear(ev.ManifestsFetched(holder, chain))
         return self.hear(ev.ManifestsFailed(holder, head))
 
     def _fetch_snapshot(self, holders: tuple[PeerId, ...]) -> None:
         for holder in holders:
             other = self.world.nodes[holder]
-            if self.world.reach(self, other) and other.disk.head is not None:
+            if self.world.answers(self, other) and other.disk.head is not None:
                 head = other.disk.head
-                chain = [m for m in other._chain(head.digest) if m.round % 5 == 0]
+                chain = [m for m in other.chain(head.digest) if m.round % 5 == 0]
                 manifest = chain[-1] if chain else None
                 base = head_of(manifest) if manifest is not None else GENESIS
                 if manifest is not None:
@@ -277,6 +292,7 @@ class SimNode:
 
     def _adopt(self, head: Head, fingerprint: Digest) -> None:
         """A snapshot without the manifests below it: what it holds of mine cannot be counted."""
+        self._told.clear()
         self.disk.head = head
         self.learnt = self.told() + self.machine.state.labour.owed_samples
         self._applied(head, fingerprint)
@@ -297,11 +313,15 @@ class SimNode:
         self.later(HEARTBEAT, self.beat)
 
     def see(self, member: Member) -> None:
+        """The machine hears what is new."""
         self.last_seen[member.peer] = self.world.now
-        self.hear(ev.MemberSeen(member))
+        if self.newest.get(member.peer) != member:
+            self.newest[member.peer] = member
+            self.hear(ev.MemberSeen(member))
 
     def forget(self, peer: PeerId) -> None:
         if self.last_seen.pop(peer, None) is not None:
+            self.newest.pop(peer)
             self.hear(ev.MemberLost(peer))
 
 
@@ -340,15 +360,26 @@ class World:
         together = any(one.name in i and other.name in i for i in self.islands)
         return one.alive and other.alive and (not self.islands or together)
 
+    def answers(self, one: SimNode, other: SimNode) -> bool:
+        """Does the other answer this time?"""
+        return self.reach(one, other) and self.random.random() >= self.faults.loss
+
     def send(self, one: SimNode, other: SimNode, act: Callable[[], None]) -> None:
-        """A message: late, perhaps lost, and never across a partition."""
-        if self.random.random() >= self.faults.loss:
+        """A message: late, perhaps lost or twice, out of order, never across a partition."""
+        if self.random.random() < self.faults.loss:
+            return
+        for _ in range(2 if self.random.random() < self.faults.twice else 1):
             late = self.random.uniform(*self.faults.delay)
             self.at(self.now + late, lambda: act() if self.reach(one, other) else None)
 
-    def call(self, node: SimNode, act: Callable[[], None]) -> None:
+    def tell(self, one: SimNode, event: ev.Event) -> None:
+        """A message to all others."""
+        for other in self.others(one):
+            self.send(one, other, lambda other=other: other.hear(event))
+
+    def call(self, node: SimNode, act: Callable[[], None], seconds: float = 0.0) -> None:
         """A request with its answer."""
-        node.later(self.random.uniform(*self.faults.delay) * 2, act)
+        node.later(self.random.uniform(*self.faults.delay) * 2 + seconds, act)
 
     def check(self, node: SimNode) -> None:
         """The law, after every step of every node."""

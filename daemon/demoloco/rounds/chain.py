@@ -1,8 +1,8 @@
 """The manifests that a node knows, and the way from its head to another.
 
-Rule: a manifest enters only if it fits its parent; what does not is refused with a reason. Memory
-is bounded: what lies more than KEEP_ROUNDS under the head is forgotten, what lies far above it
-never enters.
+Rule: a manifest whose parent is known enters only if it fits it; one whose parent is not known is
+checked when a way leads through it. Memory is bounded: what lies more than KEEP_ROUNDS under the
+head is forgotten, and of too many manifests beside the chain the lightest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from demoloco.rounds.rules import fault_of, head_of
 from demoloco.types import Digest, Head, Manifest, PeerId
 
 KEEP_ROUNDS = 128
-MAX_KNOWN = 4 * KEEP_ROUNDS
+MAX_BESIDE = 3 * KEEP_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Chain:
         self._creator = creator
         self._applied: dict[Digest, Head] = {head.digest: head}
         self._known: dict[Digest, Manifest] = {}
+        self._beside: dict[Digest, Head] = {}  # known and not applied
+        self._unchecked: set[Digest] = set()
 
     def learn_applied(self, manifest: Manifest) -> None:
         """Remember a manifest of the chain under the head, oldest first, without checks: it was
@@ -43,12 +45,9 @@ class Chain:
     def knows(self, digest: Digest) -> bool:
         return digest in self._known or digest in self._applied
 
-    def get(self, digest: Digest) -> Manifest | None:
-        return self._known.get(digest)
-
     def heads(self) -> tuple[Head, ...]:
         """The known manifests that are not applied, as heads."""
-        return tuple(head_of(m) for d, m in self._known.items() if d not in self._applied)
+        return tuple(self._beside.values())
 
     def contributors(self, digest: Digest) -> tuple[PeerId, ...]:
         """Who contributed to this manifest; to the genesis, its creator."""
@@ -60,25 +59,25 @@ class Chain:
     def beside(self) -> tuple[Manifest, ...]:
         """Known manifests at or above the head's round that are not applied."""
         return tuple(
-            manifest
-            for manifest in self._known.values()
-            if manifest.digest not in self._applied and manifest.round >= self.head.round
+            self._known[head.digest]
+            for head in self._beside.values()
+            if head.round >= self.head.round
         )
-
-    def remember(self, manifest: Manifest) -> None:
-        """Keep a manifest that is vouched for by a snapshot, whatever its parent."""
-        self._known[manifest.digest] = manifest
 
     def add(self, manifest: Manifest) -> str | None:
         """Take a manifest in; the reason if it is refused. Where its parent is unknown it enters
         unchecked and is checked when a path leads through it."""
         if self.knows(manifest.digest):
             return None
-        fault = self._fault(manifest)
-        if fault is None:
-            self._known[manifest.digest] = manifest
-            self._bound()
-        return fault
+        if not self.knows(manifest.parent):
+            self._unchecked.add(manifest.digest)
+        elif (fault := self._fault(manifest)) is not None:
+            return fault
+        self._known[manifest.digest] = manifest
+        self._beside[manifest.digest] = head_of(manifest)
+        if len(self._beside) > MAX_BESIDE:
+            self._drop(min(self._beside.values(), key=lambda head: head.samples_total).digest)
+        return None
 
     def path_to(self, target: Digest) -> Path | Digest:
         """The way from the head to `target`, or the digest of the first manifest that is missing on
@@ -95,7 +94,8 @@ class Chain:
             redo.append(manifest)
             at = manifest.parent
         redo.reverse()
-        self._check(redo)
+        for manifest in redo:
+            self._check(manifest)
         return Path(self._above(at), tuple(redo))
 
     def move(self, path: Path, head: Head) -> None:
@@ -103,7 +103,7 @@ class Chain:
         for manifest in path.undo:
             del self._applied[manifest.digest]
         for manifest in path.redo:
-            self._applied[manifest.digest] = head_of(manifest)
+            self.learn_applied(manifest)
         self.head = head
         self._forget()
 
@@ -124,28 +124,25 @@ class Chain:
             at = manifest.parent
         return tuple(undo)
 
-    def _check(self, redo: list[Manifest]) -> None:
-        for manifest in redo:
+    def _check(self, manifest: Manifest) -> None:
+        if manifest.digest in self._unchecked:
             if (fault := self._fault(manifest)) is not None:
-                del self._known[manifest.digest]
+                self._drop(manifest.digest)
                 raise ValueError(fault)
+            self._unchecked.discard(manifest.digest)
 
     def _fault(self, manifest: Manifest) -> str | None:
-        parent = self._applied.get(manifest.parent)
-        if parent is None:
-            known = self._known.get(manifest.parent)
-            if known is None:
-                return None
-            parent = head_of(known)
+        """Of a manifest whose parent is known."""
+        parent = self._applied.get(manifest.parent) or self._beside[manifest.parent]
         return fault_of(manifest, parent, self.contributors(manifest.parent))
 
-    def _bound(self) -> None:
-        """Too many manifests beside the chain: the lightest go first."""
-        if len(self._known) > MAX_KNOWN:
-            loose = [m for m in self._known.values() if m.digest not in self._applied]
-            del self._known[min(loose, key=lambda m: m.samples_total).digest]
+    def _drop(self, digest: Digest) -> None:
+        del self._known[digest], self._beside[digest]
+        self._unchecked.discard(digest)
 
     def _forget(self) -> None:
         floor = self.head.round - KEEP_ROUNDS
         self._known = {d: m for d, m in self._known.items() if m.round >= floor}
         self._applied = {d: h for d, h in self._applied.items() if h.round >= floor}
+        self._beside = {d: head_of(m) for d, m in self._known.items() if d not in self._applied}
+        self._unchecked &= self._beside.keys()

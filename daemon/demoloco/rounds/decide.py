@@ -17,6 +17,7 @@ from demoloco.rounds.effects import (
     Fetch,
     FetchManifests,
     FetchSnapshot,
+    Note,
     Propose,
     Publish,
     Say,
@@ -26,7 +27,14 @@ from demoloco.rounds.effects import (
     WakeMe,
 )
 from demoloco.rounds.open_round import OpenRound
-from demoloco.rounds.rules import closes_at, entries_of, rank_of, succession, waits_for
+from demoloco.rounds.rules import (
+    closes_at,
+    entries_of,
+    offers_of,
+    rank_of,
+    succession,
+    waits_for,
+)
 from demoloco.rounds.state import SNAPSHOT, State
 from demoloco.types import Digest, Draft, Head, Offer, PeerId, short
 
@@ -45,10 +53,8 @@ def decide(state: State, now: float) -> list[Effect]:
     elif state.moving is not None:
         state.why = "applying a manifest"
         wanted = []
-    elif (target := state.target()) is not None:
-        wanted = _approach(state, target, now)
     else:
-        wanted = _take_part(state, now)
+        wanted = _go_on(state, now)
     return [*wanted, *_leave(state, now), *_speak(state), *_alarm(state, now)]
 
 
@@ -62,26 +68,79 @@ def _join(state: State, now: float) -> list[Effect]:
     return _errand(state, SNAPSHOT, now, FetchSnapshot(holders))
 
 
-def _approach(state: State, target: Head, now: float) -> list[Effect]:
-    """Get the manifests between, then their packets, then apply: one, or a whole fork."""
+def _go_on(state: State, now: float) -> list[Effect]:
+    """Towards the best head that can be had, or on with the open round if mine is the best."""
+    notes: list[Effect] = []
+    while (target := state.target()) is not None:
+        way = _way_to(state, target, now)
+        if not isinstance(way, Note):
+            return [*notes, *_approach(state, target, way, now)]
+        notes.append(way)
+    return [*notes, *_take_part(state, now)]
+
+
+def _way_to(state: State, target: Head, now: float) -> Path | Digest | Note:
+    """The path, or the first manifest that is missing on it; a Note if the target is false, or not
+    to be had for now: then it is no target any longer."""
     assert state.chain is not None
     try:
-        path = state.chain.path_to(target.digest)
+        way = state.chain.path_to(target.digest)
     except ValueError as fault:
-        return [state.refuse(target.digest, str(fault)), *_take_part(state, now)]
-    if _unknown_to_all(state, target, path):
-        return [state.refuse(target.digest, "nobody has it"), *_take_part(state, now)]
-    if _out_of_reach(state, target, path):
+        return state.refuse(target.digest, str(fault))
+    if isinstance(way, Path):
+        false = any(state.is_false(manifest) for manifest in way.redo)
+    else:
+        false = way in state.refused
+    if false:
+        return state.refuse(target.digest, "it stands on what is false")
+    if (why := _hindrance(state, target, way)) is not None:
+        return state.set_aside(target.digest, why, now)
+    return way
+
+
+def _hindrance(state: State, target: Head, way: Path | Digest) -> str | None:
+    """Why nobody that is here can bring me to the target."""
+    errands = state.errands
+    if way == target.digest and errands.hopeless(target.digest):
+        return "nobody has its manifest"
+    if isinstance(way, Path) and not _out_of_reach(state, target, way):
+        lone = len(way.redo) == 1 and any(errands.hopeless(e.packet) for e in way.redo[0].entries)
+        return "nobody has its packets" if lone else None
+    if not state.members.ahead():
+        return "nobody is there to ask"
+    if _out_of_reach(state, target, way) and errands.hopeless(SNAPSHOT):
+        return "no snapshot leads to it"
+    return None
+
+
+def _out_of_reach(state: State, target: Head, way: Path | Digest) -> bool:
+    """Too far, or blocked: a snapshot is the only way."""
+    assert state.chain is not None
+    if not isinstance(way, Path):
+        return target.round > state.chain.head.round + MAX_REPLAY or state.errands.hopeless(way)
+    if len(way.redo) > MAX_REPLAY or any(m.digest in state.broken for m in way.redo):
+        return True
+    packets = (entry.packet for manifest in _step(way).redo for entry in manifest.entries)
+    return len(way.redo) > 1 and any(state.errands.hopeless(packet) for packet in packets)
+
+
+def _step(path: Path) -> Path:
+    """What is applied at once: a fork whole, else one manifest."""
+    return path if path.undo else Path((), path.redo[:1])
+
+
+def _approach(state: State, target: Head, way: Path | Digest, now: float) -> list[Effect]:
+    """Get the manifests between, then their packets, then apply."""
+    if _out_of_reach(state, target, way):
         return _skip_ahead(state, target, now)
-    if not isinstance(path, Path):
-        return _ask_for_manifests(state, path, target, now)
-    step = path if path.undo else Path((), path.redo[:1])
-    missing = [e for m in step.redo for e in m.entries if e.packet not in state.norms]
+    if not isinstance(way, Path):
+        return _ask_for_manifests(state, way, target, now)
+    step = _step(way)
+    claims = [claim for manifest in step.redo for claim in offers_of(manifest)]
+    missing = [claim for claim in claims if claim.packet not in state.held]
     if missing:
-        fetches: list[Effect] = []
-        for entry in missing:
-            fetches += _fetch(state, entry.packet, entry.size, now)
-        if len(path.redo) == 1 and not path.undo:  # if nobody can get them, the succession goes on
+        fetches = [effect for claim in missing for effect in _fetch(state, claim, now)]
+        if len(way.redo) == 1 and not way.undo:  # if nobody can get them, the succession goes on
             fetches += _take_part(state, now)
         state.why = f"fetching {len(missing)} packet(s) of round {step.redo[0].round}"
         return fetches
@@ -92,43 +151,28 @@ def _approach(state: State, target: Head, now: float) -> list[Effect]:
     return [*durable, *told, Apply(step.undo, step.redo)]
 
 
-def _unknown_to_all(state: State, target: Head, path: Path | Digest) -> bool:
-    return path == target.digest and state.errands.hopeless(target.digest)
-
-
-def _out_of_reach(state: State, target: Head, path: Path | Digest) -> bool:
-    """Too far, or the way is blocked: a snapshot is the only way."""
-    assert state.chain is not None
-    if not isinstance(path, Path):
-        return target.round > state.chain.head.round + MAX_REPLAY or state.errands.hopeless(path)
-    if len(path.redo) > MAX_REPLAY or any(m.digest in state.broken for m in path.redo):
-        return True
-    packets = (e.packet for m in path.redo[:1] for e in m.entries)
-    return len(path.redo) > 1 and any(state.errands.hopeless(packet) for packet in packets)
-
-
 def _skip_ahead(state: State, target: Head, now: float) -> list[Effect]:
     state.why = f"fetching a snapshot on the way to round {target.round}"
     holders = tuple(peer for peer, _ in state.members.ahead())
-    return _errand(state, SNAPSHOT, now, FetchSnapshot(holders)) if holders else []
+    return _errand(state, SNAPSHOT, now, FetchSnapshot(holders))
 
 
 def _ask_for_manifests(state: State, missing: Digest, target: Head, now: float) -> list[Effect]:
     state.why = f"asking for the manifests up to round {target.round}"
     ahead = state.members.ahead()
     holders = [p for p, head in ahead if head.digest == target.digest] or [p for p, _ in ahead]
-    if not holders:
-        return []
     holder = holders[state.errands.tries(missing) % len(holders)]
     return _errand(state, missing, now, FetchManifests(holder, missing))
 
 
-def _fetch(state: State, packet: Digest, size: int, now: float) -> list[Effect]:
-    holders = dict.fromkeys((*state.offers.holders(packet), *state.members.live()))
+def _fetch(state: State, offer: Offer, now: float) -> list[Effect]:
+    holders = dict.fromkeys((*state.offers.holders(offer.packet), *state.members.live()))
     holders.pop(state.settings.me, None)
-    offer = state.offers.find(packet)
-    fetch = Fetch(packet, size, tuple(holders), offer)
-    return _errand(state, packet, now, fetch) if holders else []
+    fetch = Fetch(offer.packet, offer.size, tuple(holders), offer)
+    wanted = _errand(state, offer.packet, now, fetch)
+    if wanted:
+        state.asked[offer.packet] = offer
+    return wanted
 
 
 def _errand(state: State, name: Digest, now: float, effect: Effect) -> list[Effect]:
@@ -179,15 +223,15 @@ def _collect(state: State, round_: OpenRound, now: float) -> list[Effect]:
     """Fetch what is announced for the open round."""
     wanted: list[Effect] = []
     for offer in state.offers.under(round_.parent):
-        if offer.packet not in state.norms and offer.round == round_.round:
-            wanted += _fetch(state, offer.packet, offer.size, now)
+        if offer.packet not in state.held and offer.round == round_.round:
+            wanted += _fetch(state, offer, now)
     return wanted
 
 
 def _present(state: State, round_: OpenRound) -> dict[PeerId, Offer]:
     """One packet a contributor that is here and checked."""
-    held = state.offers.held(round_.parent, state.norms)
-    present = {peer: offer for peer, offer in held.items() if offer.round == round_.round}
+    offers = (held.offer for held in state.held.values())
+    present = {offer.contributor: offer for offer in offers if offer.parent == round_.parent}
     if round_.mine is not None:
         present[state.settings.me] = round_.mine
     return present
@@ -252,7 +296,8 @@ def _propose(
         state.wakes.append(turn)
         return []
     round_.drafted = True
-    entries = entries_of(tuple(present.values()), state.norms, pace.max_contributors)
+    norms = {offer.packet: state.held[offer.packet].norm for offer in present.values()}
+    entries = entries_of(tuple(present.values()), norms, pace.max_contributors)
     draft = Draft(
         run=state.settings.run,
         round=round_.round,

@@ -87,7 +87,7 @@ class PacketFetched:
 
 @dataclass(frozen=True, slots=True)
 class PacketRefused:
-    """The bytes match the digest, the content is bad: no honest node will hold it."""
+    """The bytes match the digest; they are not what the Fetch said, or their content is bad."""
 
     packet: Digest
 
@@ -163,21 +163,24 @@ class Woken:
     """The time that WakeMe named has come."""
 
 
-Event = (
-    Started
-    | WorkerCame
-    | WorkerLost
-    | MemberSeen
-    | MemberLost
-    | OffersHeard
-    | ManifestHeard
-    | ManifestsFetched
+Word = MemberSeen | MemberLost | OffersHeard | ManifestHeard
+"""What peers say."""
+
+ErrandEnd = (
+    ManifestsFetched
     | ManifestsFailed
     | PacketFetched
     | PacketRefused
     | FetchFailed
     | SnapshotFetched
     | SnapshotFailed
+)
+"""How something that was wanted from peers ends."""
+
+Doing = (
+    Started
+    | WorkerCame
+    | WorkerLost
     | Trained
     | Contributed
     | Applied
@@ -186,3 +189,6 @@ Event = (
     | LeaveRequested
     | Woken
 )
+"""What happens on this node."""
+
+Event = Word | ErrandEnd | Doing

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Pace, heavier
-from demoloco.types import Digest, Entry, Head, Member, PeerId, Phase
+from demoloco.types import Digest, Entry, Head, Member, Offer, PeerId, Phase
 
 RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 15.0
 MAX_TRIES = 6
 """After so many failures a thing counts as not to be had from the members there are."""
+
+ASIDE_SECONDS = 60.0
+"""So long a head is left aside that is not to be had."""
+
+MAX_REFUSED = 1024
 
 CONTRIBUTING = frozenset({Phase.TRAINING, Phase.EXCHANGING})
 
@@ -87,6 +92,9 @@ class Members:
     def lose(self, peer: PeerId) -> None:
         self._seen.pop(peer, None)
 
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._seen
+
     def live(self) -> tuple[PeerId, ...]:
         return tuple(self._seen)
 
@@ -101,7 +109,8 @@ class Members:
         return pairs
 
     def heads(self) -> list[Head]:
-        return [head for _, head in self.ahead()]
+        """What they say of their heads."""
+        return [s.member.head for s in self._seen.values() if s.member.head is not None]
 
     def behind(self, head: Head) -> frozenset[PeerId]:
         """Who takes part and has not reached this round."""
@@ -112,6 +121,21 @@ class Members:
             and seen.member.head is not None
             and heavier(head, seen.member.head)
         )
+
+
+class Refused:
+    """What is false: the newest MAX_REFUSED of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[Digest | Offer, None] = {}
+
+    def add(self, name: Digest | Offer) -> None:
+        self._names[name] = None
+        if len(self._names) > MAX_REFUSED:
+            del self._names[next(iter(self._names))]
+
+    def __contains__(self, name: Digest | Offer) -> bool:
+        return name in self._names
 
 
 @dataclass(slots=True)
@@ -149,6 +173,11 @@ class Errands:
         if errand is not None:
             errand.under_way = False
             errand.again = now + min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** (errand.tries - 1))
+
+    def give_another_chance(self, name: Digest) -> None:
+        """Begin anew with what has failed too often."""
+        if self.hopeless(name):
+            self.done(name)
 
     def tries(self, name: Digest) -> int:
         errand = self._by_name.get(name)

@@ -5,7 +5,7 @@ Rule: facts only; whether a round closes is decided in `rules.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Arrivals, Pace, quorum_of
@@ -13,6 +13,14 @@ from demoloco.types import Digest, Offer, PeerId, Round
 
 MAX_PARENTS = 8
 MAX_OFFERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A packet that is here and checked: its header says what the offer says."""
+
+    offer: Offer
+    norm: float
 
 
 @dataclass(slots=True)
@@ -52,16 +60,19 @@ class Offers:
         self._holders: dict[Digest, dict[PeerId, None]] = {}
 
     def hear(self, holder: PeerId, offer: Offer) -> None:
-        """Note an announcement. Offers for rounds not yet known are kept too, a few."""
+        """Note an announcement; of a packet's own contributor it counts more than of another.
+        Offers for rounds not yet known are kept too, a few."""
         offers = self._by_parent.get(offer.parent)
         if offers is None:
             if len(self._by_parent) >= MAX_PARENTS:
-                del self._by_parent[next(iter(self._by_parent))]
+                self._evict()
             offers = self._by_parent[offer.parent] = {}
-        if offer.packet in offers or len(offers) < MAX_OFFERS:
+        if offer.packet not in offers and len(offers) >= MAX_OFFERS:
+            return
+        if offer.packet not in offers or holder == offer.contributor:
             offers[offer.packet] = offer
-            self.holds(holder, offer.packet)
-            self.holds(offer.contributor, offer.packet)
+        self.holds(holder, offer.packet)
+        self.holds(offer.contributor, offer.packet)
 
     def holds(self, holder: PeerId, packet: Digest) -> None:
         self._holders.setdefault(packet, {})[holder] = None
@@ -69,21 +80,18 @@ class Offers:
     def under(self, parent: Digest) -> tuple[Offer, ...]:
         return tuple(self._by_parent.get(parent, {}).values())
 
-    def find(self, packet: Digest) -> Offer | None:
-        found = (offers[packet] for offers in self._by_parent.values() if packet in offers)
-        return next(found, None)
-
-    def held(self, parent: Digest, norms: Mapping[Digest, float]) -> dict[PeerId, Offer]:
-        """The newest packet of each contributor that is here and checked."""
-        return {o.contributor: o for o in self.under(parent) if o.packet in norms}
-
     def holders(self, packet: Digest) -> tuple[PeerId, ...]:
         return tuple(self._holders.get(packet, ()))
 
-    def refuse(self, packet: Digest) -> None:
-        """The content is bad: forget the announcement."""
-        for offers in self._by_parent.values():
-            offers.pop(packet, None)
+    def _evict(self) -> None:
+        for packet in self._by_parent.pop(next(iter(self._by_parent))):
+            self._holders.pop(packet, None)
+
+    def refuse(self, offer: Offer) -> None:
+        """It is false: forget it."""
+        offers = self._by_parent.get(offer.parent, {})
+        if offers.get(offer.packet) == offer:
+            del offers[offer.packet]
 
     def keep(self, parents: Collection[Digest], packets: Collection[Digest]) -> None:
         """Forget what neither builds on one of `parents` nor is one of `packets`."""

@@ -39,11 +39,9 @@ def heavier(one: Head, other: Head) -> bool:
     """Does the chain that ends in `one` win over the chain that ends in `other`?
 
     More samples, then the lower rank of the last proposer, then the lower digest."""
-    return _weight(one) > _weight(other)
-
-
-def _weight(head: Head) -> tuple[int, int, int]:
-    return (head.samples_total, -head.rank, -int.from_bytes(head.digest, "big"))
+    if one.samples_total != other.samples_total:
+        return one.samples_total > other.samples_total
+    return (one.rank, one.digest) < (other.rank, other.digest)
 
 
 def succession(parent: Digest, contributors: Iterable[PeerId]) -> tuple[PeerId, ...]:
@@ -122,23 +120,24 @@ def entries_of(
 ) -> tuple[Entry, ...]:
     """The packets of a manifest in their order, with their effective weights.
 
-    Weight: the contributor's share of all samples, scaled down where the packet's norm is beyond
-    MAX_NORM_RATIO times the median. In order of contributor; beyond `most` those with more samples
-    are taken.
+    Weight: the packet's samples, scaled down where its norm is beyond MAX_NORM_RATIO times the
+    median, as a share of the sum of them all. In order of contributor; beyond `most` those with
+    more samples are taken.
     """
     taken = sorted(offers, key=lambda offer: (-offer.samples, offer.contributor))[:most]
     taken.sort(key=lambda offer: offer.contributor)
-    total = sum(offer.samples for offer in taken)
     limit = MAX_NORM_RATIO * statistics.median(norms[offer.packet] for offer in taken)
+    counted = [offer.samples * _clip(norms[offer.packet], limit) for offer in taken]
+    total = math.fsum(counted)
     return tuple(
         Entry(
             packet=offer.packet,
             contributor=offer.contributor,
             samples=offer.samples,
-            weight=float32(offer.samples / total * _clip(norms[offer.packet], limit)),
+            weight=float32(samples / total),
             size=offer.size,
         )
-        for offer in taken
+        for offer, samples in zip(taken, counted, strict=True)
     )
 
 
@@ -167,6 +166,21 @@ def fault_of(manifest: Manifest, parent: Head, contributors: Collection[PeerId])
     if claimed is None and manifest.proposer in order:
         return f"rank {manifest.rank} is not that of {short(manifest.proposer)}, a contributor"
     return None
+
+
+def offers_of(manifest: Manifest) -> tuple[Offer, ...]:
+    """What the manifest says of its packets, as their headers must say it."""
+    return tuple(
+        Offer(
+            packet=entry.packet,
+            contributor=entry.contributor,
+            round=manifest.round,
+            parent=manifest.parent,
+            samples=entry.samples,
+            size=entry.size,
+        )
+        for entry in manifest.entries
+    )
 
 
 def head_of(manifest: Manifest) -> Head:

@@ -11,10 +11,18 @@ from typing import assert_never
 from demoloco.rounds import events as ev
 from demoloco.rounds.chain import Chain, Path
 from demoloco.rounds.effects import Adopt, Effect, Note, Say
-from demoloco.rounds.facts import Errands, Labour, Leaving, Members, Settings
-from demoloco.rounds.open_round import Offers, OpenRound
-from demoloco.rounds.rules import heavier
-from demoloco.types import NO_DIGEST, Digest, Head, Manifest, PeerId, Phase, Round, short
+from demoloco.rounds.facts import (
+    ASIDE_SECONDS,
+    Errands,
+    Labour,
+    Leaving,
+    Members,
+    Refused,
+    Settings,
+)
+from demoloco.rounds.open_round import Held, Offers, OpenRound
+from demoloco.rounds.rules import heavier, offers_of
+from demoloco.types import NO_DIGEST, Digest, Head, Manifest, Offer, PeerId, Phase, Round, short
 
 SNAPSHOT = NO_DIGEST
 """The name of the errand for a snapshot."""
@@ -33,10 +41,13 @@ class State:
         self.members = Members()
         self.offers = Offers()
         self.errands = Errands()
-        self.norms: dict[Digest, float] = {}  # packets that are here and checked
-        self.moving: Path | Head | None = None  # Apply or Adopt under way
+        self.held: dict[Digest, Held] = {}  # packets that are here and checked
+        self.asked: dict[Digest, Offer] = {}  # packets that are being fetched, as they must be
+        self.moving: Path | ev.SnapshotFetched | None = None  # Apply or Adopt under way
         self.broken: set[Digest] = set()  # manifests that do not start from the state that I have
-        self.refused: set[Digest] = set()  # heads, manifests and packets that are false
+        self.doubted: set[Digest] = set()  # the same, before I took a snapshot for them
+        self.refused = Refused()  # manifests, and offers of packets
+        self.aside: dict[Digest, float] = {}  # heads that are not to be had, until when
         self.said: Say | None = None
         self.why = "starting"
         self.wakes: list[float] = []
@@ -48,8 +59,10 @@ class State:
         if self.chain is None:
             return None
         best = self.chain.head
-        for head in (*self.chain.heads(), *self.members.heads()):
-            if head.digest not in self.refused and heavier(head, best):
+        claimed = [head for head in self.members.heads() if not self.chain.knows(head.digest)]
+        for head in (*self.chain.heads(), *claimed):
+            out = head.digest in self.refused or head.digest in self.aside
+            if not out and heavier(head, best):
                 best = head
         return best if best is not self.chain.head else None
 
@@ -64,16 +77,22 @@ class State:
         told = self.round is not None and self.round.mine is not None
         return Phase.EXCHANGING if told else Phase.TRAINING
 
+    # -- events ------------------------------------------------------------------------------------
     def note(self, event: ev.Event, now: float) -> list[Effect]:
         """Take the event into the facts."""
+        if any(until <= now for until in self.aside.values()):
+            self.aside = {head: until for head, until in self.aside.items() if until > now}
+        if isinstance(event, ev.Word):
+            return self._note_word(event, now)
+        if isinstance(event, ev.ErrandEnd):
+            return self._note_errand_end(event, now)
+        return self._note_doing(event, now)
+
+    def _note_word(self, event: ev.Word, now: float) -> list[Effect]:
         match event:
-            case ev.Started():
-                return self._on_started(event, now)
-            case ev.WorkerCame():
-                self.labour.worker = True
-            case ev.WorkerLost(owed_samples):
-                self.labour = Labour(owed_samples=owed_samples)
             case ev.MemberSeen(member):
+                if member.peer not in self.members:
+                    self.aside.clear()  # it may have what the others lack
                 self.members.see(member, now)
             case ev.MemberLost(peer):
                 self.members.lose(peer)
@@ -81,14 +100,19 @@ class State:
                 self._on_offers_heard(event)
             case ev.ManifestHeard(holder, manifest):
                 return self._on_manifests(holder, (manifest,), now)
+            case _:
+                assert_never(event)
+        return []
+
+    def _note_errand_end(self, event: ev.ErrandEnd, now: float) -> list[Effect]:
+        match event:
             case ev.ManifestsFetched(holder, manifests):
                 self.errands.done(manifests[0].digest)
                 return self._on_manifests(holder, tuple(reversed(manifests)), now)
             case ev.ManifestsFailed(_, head):
                 self.errands.failed(head, now)
-            case ev.PacketFetched(packet, norm):
-                self.errands.done(packet)
-                self.norms[packet] = norm
+            case ev.PacketFetched():
+                self._on_packet_fetched(event)
             case ev.PacketRefused(packet):
                 self._on_packet_refused(packet)
             case ev.FetchFailed(packet):
@@ -98,16 +122,26 @@ class State:
             case ev.SnapshotFailed(why):
                 self.errands.failed(SNAPSHOT, now)
                 return [Note(f"snapshot not fetched: {why}", warning=True)]
+            case _:
+                assert_never(event)
+        return []
+
+    def _note_doing(self, event: ev.Doing, now: float) -> list[Effect]:
+        match event:
+            case ev.Started():
+                return self._on_started(event, now)
+            case ev.WorkerCame():
+                self.labour.worker = True
+            case ev.WorkerLost(owed_samples):
+                self.labour = Labour(owed_samples=owed_samples)
             case ev.Trained(samples):
                 self.labour.trained(samples)
             case ev.Contributed():
                 self._on_contributed(event)
             case ev.Applied():
                 return self._on_applied(event, now)
-            case ev.ApplyFailed(manifest, why):
-                self.moving = None
-                self.broken.add(manifest)
-                return [Note(f"manifest {short(manifest)} does not apply: {why}", warning=True)]
+            case ev.ApplyFailed():
+                return self._on_apply_failed(event)
             case ev.PacketServed():
                 self._on_packet_served(event)
             case ev.LeaveRequested(at_once):
@@ -128,15 +162,17 @@ class State:
         pending = event.pending
         if self.round is not None and pending is not None and pending.parent == self.round.parent:
             self.round.mine = pending
-            self.norms[pending.packet] = event.pending_norm
+            self.held[pending.packet] = Held(pending, event.pending_norm)
         return [Note(f"standing at round {event.head.round}, head {short(event.head.digest)}")]
 
     def _on_offers_heard(self, event: ev.OffersHeard) -> None:
         for offer in event.offers:
             if offer.contributor == self.settings.me:
-                self.offers.holds(event.holder, offer.packet)
-            elif offer.packet not in self.refused and offer.samples > 0:
+                if offer.packet in self.held:
+                    self.offers.holds(event.holder, offer.packet)
+            elif offer not in self.refused and offer.samples > 0:
                 self.offers.hear(event.holder, offer)
+                self.errands.give_another_chance(offer.packet)
 
     def _on_manifests(
         self, holder: PeerId, manifests: tuple[Manifest, ...], now: float
@@ -152,6 +188,7 @@ class State:
                     self.refuse(manifest.digest, f"of {short(manifest.proposer)}: {fault}")
                 )
                 continue
+            self.aside.pop(manifest.digest, None)
             for entry in manifest.entries:
                 self.offers.holds(holder, entry.packet)
             if self.round is not None and manifest.parent == self.round.parent:
@@ -163,31 +200,52 @@ class State:
         self.refused.add(head)
         return Note(f"manifest {short(head)} refused, {why}", warning=True)
 
+    def set_aside(self, head: Digest, why: str, now: float) -> Note:
+        """Do not go to this head for a while."""
+        self.aside[head] = now + ASIDE_SECONDS
+        return Note(f"head {short(head)} left aside: {why}", warning=True)
+
+    def is_false(self, manifest: Manifest) -> bool:
+        """Does it contradict what its packets say themselves, or has it been refused?"""
+        return manifest.digest in self.refused or any(
+            claim in self.refused
+            or (claim.packet in self.held and self.held[claim.packet].offer != claim)
+            for claim in offers_of(manifest)
+        )
+
+    def _on_packet_fetched(self, event: ev.PacketFetched) -> None:
+        self.errands.done(event.packet)
+        offer = self.asked.pop(event.packet, None)
+        if offer is not None:
+            self.held[event.packet] = Held(offer, event.norm)
+
     def _on_packet_refused(self, packet: Digest) -> None:
         self.errands.done(packet)
-        self.refused.add(packet)
-        self.offers.refuse(packet)
+        offer = self.asked.pop(packet, None)
+        if offer is not None:
+            self.refused.add(offer)
+            self.offers.refuse(offer)
 
     def _on_snapshot_fetched(self, event: ev.SnapshotFetched, now: float) -> list[Effect]:
-        self.errands.done(SNAPSHOT)
         if self.chain is None:
+            self.errands.done(SNAPSHOT)
             self.chain = Chain(event.head, self.settings.creator)
             self.chain.restart(event.head, event.manifest)
             self.fingerprint = event.fingerprint
             self._open(now)
             return [Note(f"took the agreed state of round {event.head.round}")]
         if self.moving is None and (self.broken or heavier(event.head, self.chain.head)):
-            self.broken.clear()
-            self.moving = event.head
-            if event.manifest is not None:
-                self.chain.remember(event.manifest)
+            self.errands.done(SNAPSHOT)
+            self.doubted, self.broken = self.broken, set()
+            self.moving = event
             return [Adopt(event.head, event.fingerprint)]
+        self.errands.failed(SNAPSHOT, now)
         return []
 
     def _on_contributed(self, event: ev.Contributed) -> None:
         self.labour.contributing = False
         if self.round is not None and event.offer.parent == self.round.parent:
-            self.norms[event.offer.packet] = event.norm
+            self.held[event.offer.packet] = Held(event.offer, event.norm)
             self.round.mine = event.offer
             self.round.announced = -float("inf")
             self.labour.ready = False
@@ -211,8 +269,10 @@ class State:
                 notes.append(
                     Note(f"left {lost} round(s) of a lighter chain for {won} of a heavier")
                 )
+            self.doubted -= {manifest.digest for manifest in moving.redo}
         else:
-            self.chain.restart(event.head, self.chain.get(event.head.digest))
+            assert moving is not None
+            self.chain.restart(event.head, moving.manifest)
         if self.leaving is not None and self.leaving.tell:
             self.labour.ready |= self.labour.owed_samples > 0
         self.fingerprint = event.fingerprint
@@ -220,6 +280,15 @@ class State:
         if self.leaving is None and 0 < self.settings.stop_after <= event.head.round:
             self.leaving = Leaving(now + self.settings.leave_seconds, tell=False)
         return notes
+
+    def _on_apply_failed(self, event: ev.ApplyFailed) -> list[Effect]:
+        """My state is wrong, or the manifest: a snapshot tells."""
+        self.moving = None
+        if event.manifest in self.doubted:
+            self.doubted.discard(event.manifest)
+            return [self.refuse(event.manifest, f"it does not apply: {event.why}")]
+        self.broken.add(event.manifest)
+        return [Note(f"manifest {short(event.manifest)} does not apply: {event.why}", warning=True)]
 
     def _on_packet_served(self, event: ev.PacketServed) -> None:
         mine = self.round.mine if self.round is not None else None
@@ -249,5 +318,5 @@ class State:
         wanted = {entry.packet for manifest in beyond for entry in manifest.entries}
         self.offers.keep(parents, wanted)
         offered = {offer.packet for parent in parents for offer in self.offers.under(parent)}
-        self.norms = {p: norm for p, norm in self.norms.items() if p in offered or p in wanted}
+        self.held = {p: held for p, held in self.held.items() if p in offered or p in wanted}
         self.errands.forget_idle()
