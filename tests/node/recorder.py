@@ -1,0 +1,79 @@
+"""A worker whose learning is written down, in coefficients: to check that learnt = told + owed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from demoloco.codec.chunks import write_chunks
+from demoloco.codec.dct import dct, idct
+from demoloco.codec.layout import CHUNK, EDGE
+from demoloco.worker.loop import Stint
+from demoloco.worker.memory import MemoryWorker
+from demoloco.worker.port import Command, WorkerEvent
+
+Coefficients = NDArray[np.float64]
+
+
+class RecordedWorker(MemoryWorker):
+    """Adds up its pseudo-gradients; may be slow; may be told to fall before a command."""
+
+    def __init__(self, seconds_a_turn: float = 0.0) -> None:
+        super().__init__()
+        self.learnt: Coefficients | float = 0.0
+        self.told: list[Command] = []
+        self.falls_at: Callable[[Command], bool] = lambda command: False
+        self._seconds_a_turn = seconds_a_turn
+
+    def start(self, emit: Callable[[WorkerEvent], None]) -> None:
+        super().start(emit)
+        assert self._loop is not None
+        step = self._loop._step
+
+        def recorded(stint: Stint) -> None:
+            before = self.model()
+            step(stint)
+            self.learnt = self.learnt + (before - self.model())
+
+        self._loop._step = recorded  # type: ignore[method-assign]
+
+    def tell(self, command: Command) -> None:
+        self.told.append(command)
+        if self.falls_at(command):
+            self.falls_at = lambda command: False
+            self.kill()
+        super().tell(command)
+
+    def model(self) -> Coefficients:
+        """DCT(x)."""
+        loop = cast(Any, self._loop)
+        return dct(loop._own._chunks()).reshape(-1, CHUNK).double().numpy()
+
+    def values(self, coefficients: Coefficients) -> NDArray[np.float64]:
+        """What coefficients mean for the model's values: chunks are padded, and what a packet tells
+        of the padding reaches no model."""
+        own = cast(Any, self._loop)._own
+        tensors = {name: torch.zeros_like(tensor) for name, tensor in own.tensors.items()}
+        chunks = idct(torch.from_numpy(coefficients).float().view(-1, EDGE, EDGE))
+        write_chunks(chunks, tensors, own.layout)
+        return torch.cat([tensor.flatten() for tensor in tensors.values()]).double().numpy()
+
+    @property
+    def idle(self) -> bool:
+        """All that it was told is done."""
+        return self._loop is None or not (self._commands or self._loop.training)
+
+    @property
+    def alive(self) -> bool:
+        return self._loop is not None
+
+    def _schedule(self) -> None:
+        if not self._seconds_a_turn:
+            super()._schedule()
+        elif self._loop is not None and not self._scheduled:
+            self._scheduled = True
+            self._events.call_later(self._seconds_a_turn, self._turn)
