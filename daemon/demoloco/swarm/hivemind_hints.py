@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
@@ -69,6 +70,7 @@ class Hints:
     def __init__(self, node: DHTNode, validator: OnlyMembers) -> None:
         self._node = node
         self._validator = validator
+        self._working: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def join(cls, p2p: CountingP2P) -> Hints:
@@ -93,23 +95,17 @@ class Hints:
         """Bring connected peers into the routing table; who was slow once is asked again."""
         table = self._node.protocol.routing_table
         ids = [PeerID.from_base58(peer) for peer in peers]
-        strangers = [peer for peer in ids if peer not in table][:MAX_PINGS]
-        found = await asyncio.gather(*map(self._node.protocol.call_ping, strangers))
-        if any(found):
-            await self._node.find_nearest_nodes([self._node.node_id])
+        await self._to_the_end(self._ping([peer for peer in ids if peer not in table][:MAX_PINGS]))
 
     async def advertise(self, run: Digest, me: PeerId, record: bytes) -> None:
         """Store this node's record; whether anybody has it afterwards is not known."""
         self._validator.run = run
-        async with asyncio.timeout(CALL_SECONDS):
-            await self._node.store(
-                key_of(run), record, get_dht_time() + RECORD_SECONDS, subkey=peer_to_raw(me)
-            )
+        until = get_dht_time() + RECORD_SECONDS
+        await self._to_the_end(self._node.store(key_of(run), record, until, subkey=peer_to_raw(me)))
 
     async def find(self, run: Digest) -> Sequence[bytes]:
         self._validator.run = run
-        async with asyncio.timeout(CALL_SECONDS):
-            found = await self._node.get(key_of(run), latest=True)
+        found = await self._to_the_end(self._node.get(key_of(run), latest=True))
         if found is None or not isinstance(found.value, dict):
             return ()
         records = [entry.value for entry in found.value.values()]
@@ -118,7 +114,22 @@ class Hints:
     async def leave(self, *, alive: bool) -> None:
         """End; a dead p2pd is asked for nothing."""
         self._node.is_alive = False
+        if self._working:
+            await asyncio.wait(tuple(self._working), timeout=LEAVE_SECONDS)
         if alive:
             with suppress(P2PDaemonError, TimeoutError):
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._node.shutdown()
+
+    async def _ping(self, strangers: Sequence[PeerID]) -> None:
+        found = await asyncio.gather(*map(self._node.protocol.call_ping, strangers))
+        if any(found):
+            await self._node.find_nearest_nodes([self._node.node_id])
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for it, but not for ever, and never cancel it: hivemind would leave tasks behind."""
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        async with asyncio.timeout(CALL_SECONDS):
+            return await asyncio.shield(task)
