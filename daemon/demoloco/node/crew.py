@@ -51,15 +51,19 @@ class Crew:
         self._begin: Begin | None = None
         self._hear: Callable[[WorkerEvent], None] = lambda event: None
         self._end: Failed | Died | None = None
+        self._begun = False
 
     def start(self) -> None:
         """Begin to start the process; it imports while the node does other things."""
         self._end = None
+        self._begun = False
         self._worker.start(self._on_event)
 
     def listen(self, hear: Callable[[WorkerEvent], None]) -> None:
-        """From now on tell `hear` everything that answers no question."""
+        """From now on tell `hear` all that answers no question, and an end that came before."""
         self._hear = hear
+        if self._end is not None:
+            hear(self._end)
 
     @property
     def pid(self) -> int | None:
@@ -85,6 +89,7 @@ class Crew:
         Raises: ConfigError."""
         self._begin = Begin(config=config, accumulate=self._node.accumulate)
         await self.ask(self._begin, Ready)
+        self._begun = True
 
     async def write_initial(self, path: Path) -> None:
         """Write the fresh model as an agreed state.
@@ -104,10 +109,14 @@ class Crew:
         self.start()
         await self.ask(self._describe, Described)
         await self.ask(self._begin, Ready)
+        self._begun = True
 
     def tell(self, command: Command) -> None:
-        """Queue a command; what it leads to is heard by `hear`."""
-        self._worker.tell(command)
+        """Queue a command; what it leads to is heard by `hear`.
+
+        Nothing for a worker that fell or has not begun: the command was meant for another."""
+        if self._begun and self._end is None:
+            self._worker.tell(command)
 
     async def ask(
         self, command: Command, answer: type[Answer], seconds: float = ANSWER_SECONDS

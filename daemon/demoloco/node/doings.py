@@ -6,25 +6,19 @@ never turned into silence.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Any
 
-from demoloco.errors import ConfigError, StoreError, WorkerError
+from demoloco.errors import StoreError
 from demoloco.node.ledger import StateMismatch
 from demoloco.node.parts import Parts
+from demoloco.node.revival import Post, Revival, Spawn
 from demoloco.node.version import software_version
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.types import Digest, Draft, Head, Manifest, Member, Offer, Phase, short
 from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
 from demoloco.worker import port as worker
-from demoloco.worker.checkpoint import Checkpoint, newest_whole
-
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
-Post = Callable[[ev.Event], None]
 
 
 class Doings:
@@ -33,8 +27,7 @@ class Doings:
     def __init__(self, parts: Parts, post: Post) -> None:
         self._parts = parts
         self._post = post
-        self._checkpoint: Checkpoint | None = None
-        self._restarts = 0  # of the worker, since the last round
+        self.revival = Revival(parts, post)
         self._sequence = 0
         self._speed = 0.0
 
@@ -105,19 +98,13 @@ class Doings:
         )
 
     # -- the worker --------------------------------------------------------------------------------
-    async def worker_is_ready(self) -> None:
-        """A fresh worker has begun: find its checkpoint. → WorkerCame."""
-        directory = self._parts.ledger.store.checkpoint_dir()
-        self._checkpoint = await asyncio.to_thread(newest_whole, directory)
-        self._post(ev.WorkerCame())
-
     def settle(self) -> None:
         """Put the worker's model on the head's state."""
         state = self._parts.machine.state
         head = self._parts.machine.head
         assert head is not None
         mine = state.round.mine if state.round is not None else None
-        source = self._parts.stance.settle(head, self._checkpoint, mine)
+        source = self._parts.stance.settle(head, self.revival.checkpoint, mine)
         self._parts.report.line("worker stands", round=head.round, on=source)
 
     def hear_worker(self, event: worker.WorkerEvent, spawn: Spawn) -> None:
@@ -133,7 +120,6 @@ class Doings:
             case worker.Contributed():
                 spawn(self._contributed(event))
             case worker.Corrected():
-                self._restarts = 0
                 parts.stance.save_if_due()
             case worker.Evaluated():
                 parts.report.evaluated(event)
@@ -146,7 +132,7 @@ class Doings:
                 parts.report.count("checkpoints_failed")
                 parts.report.warn("checkpoint not written", why=event.why)
             case worker.Failed() | worker.Died():
-                spawn(self._worker_lost(event))
+                self.revival.fell(event, spawn)
             case worker.Described() | worker.Ready() | worker.InitialWritten():
                 pass  # answers that nobody waits for any longer
 
@@ -154,9 +140,10 @@ class Doings:
         await self._parts.disk(self._parts.ledger.note_json, "owed", samples)
 
     async def _contributed(self, event: worker.Contributed) -> None:
-        """Seal and keep my packet. → Contributed."""
+        """Seal and keep my packet. → Contributed, unless the worker that made it fell meanwhile:
+        what comes after it does not know that this was told."""
         parts = self._parts
-        wanted = parts.stance.contributed(event)
+        wanted = parts.stance.wanted(event)
         if wanted is None:
             return
         header = PacketHeader(
@@ -170,6 +157,9 @@ class Doings:
         )
         sealed = seal_packet(parts.identity.sign, header, event.body)
         digest, norm = await parts.disk(self._keep_mine, sealed)
+        if not parts.stance.contributed(event):
+            return
+        self.revival.proved()
         offer = Offer(
             packet=digest,
             contributor=parts.me,
@@ -185,36 +175,3 @@ class Doings:
         digest, norm = self._parts.ledger.store_packet(sealed, None)
         self._parts.ledger.keep_pending(digest)
         return digest, norm
-
-    async def _worker_lost(self, end: worker.Failed | worker.Died) -> None:
-        """→ WorkerLost, then WorkerCame when a new one has begun.
-
-        Raises: WorkerError when it failed too often in a row."""
-        parts = self._parts
-        while True:
-            self._restarts += 1
-            parts.stance.fell()
-            parts.report.count("worker_restarts")
-            self._tell_end(end)
-            self._post(ev.WorkerLost(self._owed_at_checkpoint()))
-            if self._restarts > parts.node.max_worker_restarts:
-                raise WorkerError(f"the worker failed {self._restarts} times in a row: {end.why}")
-            try:
-                await parts.crew.restart()
-            except (ConfigError, WorkerError) as error:
-                end = worker.Died(why=str(error))
-                continue
-            await self.worker_is_ready()
-            return
-
-    def _tell_end(self, end: worker.Failed | worker.Died) -> None:
-        facts = {"fix": end.fix} if isinstance(end, worker.Failed) and end.fix else {}
-        self._parts.report.warn("worker lost", why=end.why, restart=self._restarts, **facts)
-        if isinstance(end, worker.Failed) and end.detail:
-            self._parts.report.warn("traceback of the worker", detail=end.detail)
-
-    def _owed_at_checkpoint(self) -> int:
-        noted = self._parts.ledger.noted_json("owed")
-        state = self._parts.machine.state
-        pending = state.round.mine.samples if state.round and state.round.mine else 0
-        return max(noted if isinstance(noted, int) else 0, pending)

@@ -35,6 +35,7 @@ class Driver:
         self._inbox: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._alarm: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._over = False
         self._doings = Doings(parts, self.post)
         self._couriers = Couriers(parts.swarm, parts.ledger, parts.disk, parts.report, self.post)
 
@@ -45,10 +46,9 @@ class Driver:
     async def begin(self) -> None:
         """Enter the run, tell the machine where this node stands, and that the worker is there."""
         self._parts.swarm.enter(self._parts.run)
-        self._parts.crew.listen(self.hear_worker)
         if (started := where_it_stands(self._parts)) is not None:
             self.post(started)
-        await self._doings.worker_is_ready()
+        await self._doings.revival.ready()
 
     async def run(self) -> None:
         """Drive until Stop.
@@ -56,14 +56,16 @@ class Driver:
         Raises: StoreError, WorkerError if this node cannot go on."""
         clock = asyncio.get_running_loop().time
         machine, report = self._parts.machine, self._parts.report
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            while not machine.state.stopped:
-                event = await self._inbox.get()
-                for effect in machine.handle(event, clock()):
-                    await self._carry_out(effect)
-                report.refresh(machine)
-            self._close()
+        async with asyncio.TaskGroup() as self._tasks:
+            self._parts.crew.listen(self.hear_worker)
+            try:
+                while not machine.state.stopped:
+                    event = await self._inbox.get()
+                    for effect in machine.handle(event, clock()):
+                        await self._carry_out(effect)
+                    report.refresh(machine)
+            finally:
+                self._close()
 
     async def _carry_out(self, effect: ef.Effect) -> None:
         do, swarm = self._doings, self._parts.swarm
@@ -106,7 +108,13 @@ class Driver:
                 assert_never(effect)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks.create_task(work)
+        try:
+            if self._over:
+                raise RuntimeError
+            task = self._tasks.create_task(work)
+        except RuntimeError:  # the node ends, or a task of its own ended it
+            work.close()
+            return
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -116,6 +124,7 @@ class Driver:
         self._alarm = asyncio.get_running_loop().call_at(at, self.post, ev.Woken())
 
     def _close(self) -> None:
+        self._over = True
         if self._alarm is not None:
             self._alarm.cancel()
         for task in tuple(self._running):

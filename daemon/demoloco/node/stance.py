@@ -113,9 +113,13 @@ class Stance:
         agreed = self._path(effect.parent)
         self._crew.tell(Contribute(ticket=self._ticket, agreed=agreed, k=self._config.k))
 
-    def contributed(self, event: Contributed) -> ef.Contribute | None:
+    def wanted(self, event: Contributed) -> ef.Contribute | None:
         """Which effect this answers; None if it is of a worker that is gone."""
-        return self._tickets.pop(event.ticket, None)
+        return self._tickets.get(event.ticket)
+
+    def contributed(self, event: Contributed) -> bool:
+        """The packet is stored; False if the worker that made it is gone by now."""
+        return self._tickets.pop(event.ticket, None) is not None
 
     def move(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> None:
         """The agreed state moved: the model follows."""
