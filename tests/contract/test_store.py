@@ -301,6 +301,15 @@ def test_prune_keeps_what_it_is_told_to(store: Store) -> None:
     assert store.get(genesis) == b"genesis"
 
 
+def test_prune_keeps_of_the_log_what_it_is_told_to_without_the_state(store: Store) -> None:
+    play(store, 34, prune=False)
+    kept = head_of(3).digest
+    store.prune((), 3, 10, [kept])
+    assert store.manifest(kept) is not None
+    assert store.state(kept) is None
+    assert store.manifest(head_of(4).digest) is None
+
+
 def test_prune_drops_a_lost_fork_and_keeps_what_is_ahead(store: Store) -> None:
     play(store, 12)
     for round_ in (12, 13):

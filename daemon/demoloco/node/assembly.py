@@ -37,7 +37,7 @@ def assemble(ground: Ground, run: Run) -> Parts:
         ledger=ledger,
         disk=ground.disk,
         crew=ground.crew,
-        stance=Stance(me, ground.crew, ledger, config, ground.node.checkpoint_share),
+        stance=Stance(me, ground.crew, ledger, ground.disk, config, ground.node.checkpoint_share),
         report=ground.report,
     )
 

@@ -1,7 +1,7 @@
 """The worker's life: started, described to, begun with; started anew when it dies.
 
 Rule: nothing here knows rounds. What the worker says in answer to a question goes to who asked; all
-else goes to `hear`, and so does its end.
+else goes to who listens, and so does its end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Crew:
         self._waiting: dict[type[WorkerEvent], asyncio.Future[WorkerEvent]] = {}
         self._describe: Describe | None = None
         self._begin: Begin | None = None
-        self._hear: Callable[[WorkerEvent], None] = lambda event: None
+        self._listener: Callable[[WorkerEvent], None] = lambda event: None
         self._end: Failed | Died | None = None
         self._begun = False
 
@@ -61,7 +61,7 @@ class Crew:
 
     def listen(self, hear: Callable[[WorkerEvent], None]) -> None:
         """From now on tell `hear` all that answers no question, and an end that came before."""
-        self._hear = hear
+        self._listener = hear
         if self._end is not None:
             hear(self._end)
 
@@ -112,7 +112,7 @@ class Crew:
         self._begun = True
 
     def tell(self, command: Command) -> None:
-        """Queue a command; what it leads to is heard by `hear`.
+        """Queue a command; what it leads to is heard by who listens.
 
         Nothing for a worker that fell or has not begun: the command was meant for another."""
         if self._begun and self._end is None:
@@ -125,13 +125,21 @@ class Crew:
 
         Raises: ConfigError if the worker failed, WorkerError if it died, does not answer or could
         not save."""
+        return await self._hear(answer, seconds, command)
+
+    async def hear_next(self, answer: type[Answer], seconds: float) -> Answer:
+        """Wait for the answer to a command that was told before. Raises: as `ask`."""
+        return await self._hear(answer, seconds, None)
+
+    async def _hear(self, answer: type[Answer], seconds: float, command: Command | None) -> Answer:
         if self._end is not None:
             raise _as_error(self._end)
         future = asyncio.get_running_loop().create_future()
         self._waiting[answer] = future
         if answer is Saved:
             self._waiting[NotSaved] = future
-        self._worker.tell(command)
+        if command is not None:
+            self._worker.tell(command)
         try:
             async with asyncio.timeout(seconds):
                 heard = await future
@@ -148,7 +156,7 @@ class Crew:
 
     async def stop(self, seconds: float) -> None:
         """End the process: in order, by force after the time-out."""
-        self._hear = lambda event: None
+        self._listener = lambda event: None
         await self._worker.stop(seconds)
 
     def _on_event(self, event: WorkerEvent) -> None:
@@ -162,7 +170,7 @@ class Crew:
             if not future.done():
                 future.set_result(event)
         if not asked:
-            self._hear(event)
+            self._listener(event)
 
 
 def _as_error(end: Failed | Died) -> ConfigError | WorkerError:

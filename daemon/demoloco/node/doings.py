@@ -55,7 +55,7 @@ class Doings:
         except StateMismatch as error:
             self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
             return
-        parts.stance.move(head, effect.undo, effect.redo)
+        await parts.stance.move(head, effect.undo, effect.redo)
         mine = parts.machine.state.round.mine if parts.machine.state.round is not None else None
         for manifest in effect.undo:
             parts.report.round_undone(manifest)
@@ -69,16 +69,14 @@ class Doings:
     async def adopt(self, head: Head, fingerprint: Digest) -> None:
         """→ Applied."""
         await self._parts.disk(self._parts.ledger.adopt, head)
-        self._parts.stance.move(head, (), ())
+        await self._parts.stance.move(head, (), ())
         self._parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
         self._post(ev.Applied(head, fingerprint))
 
     async def _prune(self, head: Head) -> None:
-        parts = self._parts
-        keep = [parts.run, head.digest]
-        if parts.stance.standing is not None:
-            keep.append(parts.stance.standing)
-        await parts.disk(parts.ledger.prune, keep, parts.config.snapshot_every)
+        parts, stance = self._parts, self._parts.stance
+        keep = (parts.run, head.digest, *stance.states)
+        await parts.disk(parts.ledger.prune, keep, stance.checkpoints, parts.me)
 
     # -- words -------------------------------------------------------------------------------------
     def say(self, phase: Phase, head: Head | None) -> None:
@@ -98,13 +96,13 @@ class Doings:
         )
 
     # -- the worker --------------------------------------------------------------------------------
-    def settle(self) -> None:
+    async def settle(self) -> None:
         """Put the worker's model on the head's state."""
         state = self._parts.machine.state
         head = self._parts.machine.head
         assert head is not None
         mine = state.round.mine if state.round is not None else None
-        source = self._parts.stance.settle(head, self.revival.checkpoint, mine)
+        source = await self._parts.stance.settle(head, self.revival.checkpoint, mine)
         self._parts.report.line("worker stands", round=head.round, on=source)
 
     def hear_worker(self, event: worker.WorkerEvent, spawn: Spawn) -> None:
@@ -120,6 +118,7 @@ class Doings:
             case worker.Contributed():
                 spawn(self._contributed(event))
             case worker.Corrected():
+                parts.stance.followed()
                 parts.stance.save_if_due()
             case worker.Evaluated():
                 parts.report.evaluated(event)

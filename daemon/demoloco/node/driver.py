@@ -71,7 +71,7 @@ class Driver:
         do, swarm = self._doings, self._parts.swarm
         match effect:
             case ef.Settle():
-                do.settle()
+                await do.settle()
             case ef.Train():
                 self._parts.stance.train(effect)
             case ef.Cut():

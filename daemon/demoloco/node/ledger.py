@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from demoloco.codec.packet import Sparse
 from demoloco.errors import DemolocoError, StoreError
@@ -18,13 +19,19 @@ from demoloco.rounds.chain import KEEP_ROUNDS
 from demoloco.rounds.rules import head_of
 from demoloco.store.port import Store
 from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round, short
-from demoloco.wire import decode_manifest
+from demoloco.wire import decode_manifest, open_packet
 
 MAX_SEALED = 1024
 """Manifests whose signed bytes are kept in memory until they are committed."""
 
 REPLAY_DEPTH = 16
 """Rounds under the head whose states and packets are kept, for forks and for members behind."""
+
+
+MAX_FORK = 4096
+"""Manifests that are looked through for where two chains part."""
+
+Fork = tuple[tuple[Manifest, ...], tuple[Manifest, ...]]
 
 
 class StateMismatch(DemolocoError):
@@ -67,11 +74,33 @@ class Ledger:
         packets = [entry.packet for entry in manifest.entries]
         self._store.append(sealed, head_of(manifest), manifest.parent, packets)
 
+    def manifest(self, digest: Digest) -> Manifest | None:
+        """A manifest that is at hand or on disk. For any thread."""
+        sealed = self.sealed(digest)
+        return None if sealed is None else _opened(sealed)
+
     def chain(self, head: Digest, count: int = KEEP_ROUNDS) -> tuple[Manifest, ...]:
         """Durable manifests up to `head`, oldest first, as far as they are kept."""
-        sealed = self._store.manifests(head, count)
-        manifests = [decode_manifest(data, self._expected.verify) for data in sealed]
-        return tuple(reversed(manifests))
+        return tuple(map(_opened, reversed(self._store.manifests(head, count))))
+
+    def fork(self, one: Digest, other: Digest) -> Fork | None:
+        """What two chains do not have in common, each oldest first; None if the log does not tell.
+
+        For any thread."""
+        sides: tuple[list[Manifest], list[Manifest]] = ([], [])
+        ends = [one, other]
+        for _ in range(MAX_FORK):
+            if ends[0] == ends[1]:
+                return tuple(reversed(sides[0])), tuple(reversed(sides[1]))
+            tips = [self.manifest(end) for end in ends]
+            rounds = [tip.round if tip is not None else 0 for tip in tips]
+            higher = int(rounds[1] > rounds[0])
+            tip = tips[higher]
+            if tip is None:
+                return None
+            sides[higher].append(tip)
+            ends[higher] = tip.parent
+        return None
 
     # -- packets -----------------------------------------------------------------------------------
     def packet(self, digest: Digest) -> Packet | None:
@@ -79,14 +108,10 @@ class Ledger:
         sealed = self._store.get(digest)
         return None if sealed is None else read_packet(sealed, self._expected)
 
-    def body(self, digest: Digest) -> bytes:
-        """A stored packet's coefficients as bytes.
-
-        Raises: StoreError if it is gone."""
-        packet = self.packet(digest)
-        if packet is None:
-            raise StoreError(f"packet {short(digest)} is gone")
-        return packet.body
+    def body(self, digest: Digest) -> bytes | None:
+        """A stored packet's coefficients as bytes, or None. It was checked when it was stored."""
+        sealed = self._store.get(digest)
+        return None if sealed is None else open_packet(sealed, _believe)[1]
 
     def keep_pending(self, packet: Digest) -> None:
         """This is my packet for the open round: a restart finds it."""
@@ -171,9 +196,23 @@ class Ledger:
         return self._store.put(sealed), packet.norm
 
     # -- housekeeping ------------------------------------------------------------------------------
-    def prune(self, keep: Sequence[Digest], snapshot_every: int) -> None:
-        """Bound the disk; `keep`: states, manifests and blobs that somebody still needs."""
-        self._store.prune(keep, REPLAY_DEPTH, snapshot_every)
+    def prune(self, keep: Sequence[Digest], since: Sequence[Digest], me: PeerId) -> None:
+        """Bound the disk. `keep`: states, manifests and blobs that somebody still needs; `since`:
+        heads of checkpoints, from which on my own packets and the log are needed.
+
+        What I told in the last rounds stays, too: if a longer partition undoes it, I owe it again.
+        """
+        head = self._store.head()
+        if head is None:
+            return
+        needed = {manifest.digest: manifest for manifest in self.chain(head.digest)}
+        for then in since:
+            before, after = self.fork(then, head.digest) or ((), ())
+            needed |= {manifest.digest: manifest for manifest in (*before, *after)}
+        entries = (manifest.entry_of(me) for manifest in needed.values())
+        mine = [entry.packet for entry in entries if entry is not None]
+        log = (*needed, *mine)
+        self._store.prune(keep, REPLAY_DEPTH, self._store.snapshot_every, log)
 
     def note_json(self, key: str, value: object) -> None:
         """Durably keep a small value."""
@@ -186,3 +225,13 @@ class Ledger:
             return None if data is None else json.loads(data)
         except ValueError:
             return None
+
+
+def _believe(peer: PeerId, message: bytes, signature: bytes) -> bool:
+    """What is on this node's disk was checked before it came there."""
+    return True
+
+
+@lru_cache(maxsize=2 * KEEP_ROUNDS)
+def _opened(sealed: bytes) -> Manifest:
+    return decode_manifest(sealed, _believe)

@@ -2,22 +2,25 @@
 
 Rule: commands reach the worker in the order of the protocol's effects, so the model always stands
 on the state that was told last. What a packet told leaves the model exactly once, also when the
-worker was restored from a checkpoint that is older than the packet.
+worker was restored from a checkpoint that is older or newer than the packet.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from demoloco.config import RunConfig
-from demoloco.errors import StoreError
+from demoloco.errors import StoreError, WorkerError
 from demoloco.node.crew import Crew
+from demoloco.node.disk import Disk
 from demoloco.node.ledger import Ledger
 from demoloco.rounds import effects as ef
 from demoloco.types import Digest, Head, Manifest, Offer, PeerId, short
-from demoloco.worker.checkpoint import Checkpoint
+from demoloco.worker.checkpoint import KEPT, Checkpoint
 from demoloco.worker.port import (
     Contribute,
     Contributed,
@@ -39,67 +42,95 @@ class Stance:
     """Commands the worker for the driver; remembers what its model stands on."""
 
     def __init__(
-        self, me: PeerId, crew: Crew, ledger: Ledger, config: RunConfig, share: float
+        self, me: PeerId, crew: Crew, ledger: Ledger, disk: Disk, config: RunConfig, share: float
     ) -> None:
         self._me = me
         self._crew = crew
         self._ledger = ledger
+        self._disk = disk
         self._config = config
         self._share = share
-        self._standing: Digest | None = None
-        self._ahead: set[Digest] = set()  # my packets that a restored model has told already
+        # States that queued commands name, from the one that the worker last said it stands on to
+        # the one that it was told last; empty without a worker.
+        self._states: deque[Digest] = deque()
+        # My packets that are out of the model while the head's chain lacks them.
+        self._ahead: frozenset[Digest] = frozenset()
         self._tickets: dict[int, ef.Contribute] = {}
         self._ticket = 0
         self._saving = False
         self._saved_at = -float("inf")
         self._save_seconds = 0.0
+        self._checkpoints: deque[Digest] = deque(maxlen=KEPT)
 
     @property
     def standing(self) -> Digest | None:
         """The state that the model stands on, or will once it has worked off its commands."""
-        return self._standing
+        return self._states[-1] if self._states else None
+
+    @property
+    def states(self) -> tuple[Digest, ...]:
+        """States whose files the worker may still open."""
+        return tuple(self._states)
+
+    @property
+    def checkpoints(self) -> tuple[Digest, ...]:
+        """Heads of the checkpoints that a worker may be restored from."""
+        return tuple(self._checkpoints)
 
     def fell(self) -> None:
         """The worker is gone."""
-        self._standing = None
+        self._states.clear()
         self._saving = False
-        self._ahead.clear()
+        self._ahead = frozenset()
         self._tickets.clear()
 
-    def settle(self, head: Head, checkpoint: Checkpoint | None, mine: Offer | None) -> str:
+    # -- a fresh worker ----------------------------------------------------------------------------
+    async def settle(self, head: Head, checkpoint: Checkpoint | None, mine: Offer | None) -> str:
         """Put a fresh worker's model on the head's state; says from where.
 
         `mine`: my packet for the open round, if one is out; what it tells is taken out of a
         restored model now."""
-        self._standing = head.digest
+        pending = [mine.packet] if mine is not None and mine.parent == head.digest else []
         agreed = self._path(head.digest)
-        if checkpoint is None:
+        bodies: tuple[bytes, ...] | None = None
+        ahead = frozenset(pending)
+        if checkpoint is not None:
+            early, since = await self._disk(self._told_around, checkpoint.head, head.digest)
+            told = [packet for packet in (*since, *pending) if packet not in early]
+            ahead |= early - set(since)
+            bodies = await self._disk(self._bodies, told)
+        self._states.clear()
+        self._states.append(head.digest)
+        self._ahead = ahead
+        if checkpoint is None or bodies is None:
             self._crew.tell(TakeAgreed(agreed=agreed, round=head.round))
             return "the agreed state"
-        told = self._mine_since(checkpoint.head, head.digest)
-        if mine is not None and mine.parent == head.digest:
-            told.append(mine.packet)
-            self._ahead = {mine.packet}
+        self._checkpoints.append(checkpoint.head)
         self._crew.tell(
             Restore(
                 checkpoint=checkpoint.path,
                 agreed=agreed,
                 round=head.round,
-                told_since=tuple(self._ledger.body(packet) for packet in told),
+                told_since=bodies,
             )
         )
         return f"the checkpoint of round {checkpoint.round}"
 
-    def _mine_since(self, then: Digest, now: Digest) -> list[Digest]:
-        """My packets in the chain above `then`, oldest first, as far as the log is kept."""
-        packets: list[Digest] = []
-        for manifest in self._ledger.chain(now):
-            if manifest.digest == then:
-                packets.clear()
-            elif (entry := manifest.entry_of(self._me)) is not None:
-                packets.append(entry.packet)
-        return packets
+    def _told_around(self, then: Digest, now: Digest) -> tuple[frozenset[Digest], list[Digest]]:
+        """My packets that only the chain up to `then` has, and those that only the one up to `now`
+        has. Where the log no longer tells how the two belong together, all it has are since."""
+        fork = self._ledger.fork(then, now)
+        if fork is None:
+            return frozenset(), self._mine(self._ledger.chain(now))
+        before, since = self._mine(fork[0]), self._mine(fork[1])
+        return frozenset(before) - set(since), [p for p in since if p not in before]
 
+    def _bodies(self, packets: Sequence[Digest]) -> tuple[bytes, ...] | None:
+        """None if one is gone: then nobody can say what the checkpoint still owes."""
+        bodies = tuple(self._ledger.body(packet) for packet in packets)
+        return tuple(b for b in bodies if b is not None) if None not in bodies else None
+
+    # -- the round ---------------------------------------------------------------------------------
     def train(self, effect: ef.Train) -> None:
         self._crew.tell(Train(round=effect.round, steps=effect.steps))
 
@@ -121,32 +152,43 @@ class Stance:
         """The packet is stored; False if the worker that made it is gone by now."""
         return self._tickets.pop(event.ticket, None) is not None
 
-    def move(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> None:
+    async def move(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> None:
         """The agreed state moved: the model follows."""
-        if self._standing is None:
+        told, untold = self._mine(redo), self._mine(undo)
+        early = self._ahead
+        entered = await self._disk(self._read, [p for p in told if p not in early])
+        left = await self._disk(self._read, [*untold, *(p for p in early if p not in told)])
+        if self.standing is None:  # it fell, now or before
             return
-        told = self._mine(redo)
-        untold = self._mine(undo)
-        early, self._ahead = self._ahead, set()
+        before, self._ahead = self._path(self.standing), frozenset()
+        self._states.append(head.digest)
         every = self._config.evaluate_every
-        before, self._standing = self._standing, head.digest
         self._crew.tell(
             Correct(
-                before=self._path(before),
+                before=before,
                 after=self._path(head.digest),
                 round=head.round,
-                told=self._bodies([p for p in told if p not in early]),
-                untold=self._bodies([*untold, *(p for p in early if p not in told)]),
+                told=entered,
+                untold=left,
                 evaluate=every > 0 and head.round % every == 0,
             )
         )
 
-    def _mine(self, manifests: Sequence[Manifest]) -> list[Digest]:
+    def followed(self) -> None:
+        """The worker worked off one command that moved its model."""
+        if len(self._states) > 1:
+            self._states.popleft()
+
+    def _mine(self, manifests: Iterable[Manifest]) -> list[Digest]:
         entries = (manifest.entry_of(self._me) for manifest in manifests)
         return [entry.packet for entry in entries if entry is not None]
 
-    def _bodies(self, packets: Sequence[Digest]) -> tuple[bytes, ...]:
-        return tuple(self._ledger.body(packet) for packet in packets)
+    def _read(self, packets: Sequence[Digest]) -> tuple[bytes, ...]:
+        bodies = {packet: self._ledger.body(packet) for packet in packets}
+        for packet, body in bodies.items():
+            if body is None:
+                raise StoreError(f"my packet {short(packet)} is gone from the disk")
+        return tuple(body for body in bodies.values() if body is not None)
 
     def _path(self, state: Digest) -> Path:
         path = self._ledger.store.state_path(state)
@@ -158,27 +200,33 @@ class Stance:
     def save_if_due(self) -> None:
         """Checkpoints take at most their share of the time."""
         pause = self._save_seconds / self._share
-        if self._standing is None or self._saving or time.monotonic() - self._saved_at < pause:
+        if self._saving or time.monotonic() - self._saved_at < pause:
             return
-        self._saving = True
-        self._crew.tell(self._save())
+        if (command := self._save()) is not None:
+            self._saving = True
+            self._crew.tell(command)
 
     def saved(self, event: Saved | NotSaved) -> None:
         self._saving = False
         self._saved_at = time.monotonic()
         if isinstance(event, Saved):
             self._save_seconds = event.seconds
+            self._checkpoints.append(Digest(event.head))
 
     async def save_at_last(self) -> Saved | None:
         """One more checkpoint before the worker ends."""
-        if self._standing is None:
-            return None
-        return await self._crew.ask(self._save(), Saved, SAVE_SECONDS)
+        if self._saving:  # else its answer would be taken for the last one's
+            with suppress(WorkerError):
+                await self._crew.hear_next(Saved, SAVE_SECONDS)
+        command = self._save()
+        return None if command is None else await self._crew.ask(command, Saved, SAVE_SECONDS)
 
-    def _save(self) -> SaveCheckpoint:
-        assert self._standing is not None
+    def _save(self) -> SaveCheckpoint | None:
+        """None without a worker, and where a checkpoint would forget what `_ahead` knows."""
+        if self.standing is None or self._ahead:
+            return None
         return SaveCheckpoint(
             directory=self._ledger.store.checkpoint_dir(),
-            agreed=self._path(self._standing),
-            head=self._standing,
+            agreed=self._path(self.standing),
+            head=self.standing,
         )

@@ -187,18 +187,25 @@ class DiskStore:
             log.warning("note damaged key=%s action=ignored", key)
         return value
 
-    def prune(self, keep: Iterable[Digest], depth: int, snapshot_every: int) -> None:
+    def prune(
+        self,
+        keep: Iterable[Digest],
+        depth: int,
+        snapshot_every: int,
+        log: Iterable[Digest] = (),
+    ) -> None:
         self.snapshot_every = snapshot_every
         head = self.head()
         if head is None:
             return
         kept = frozenset(keep)
+        logged = kept | frozenset(log)
         links, states = self._log.links(), self._states.heads()
         plan = retain(head, links, states, depth, snapshot_every)
         self._states.forget(states.keys() - plan.states - kept)
         gone = {link.head.digest for link in links.values() if link.head.round < plan.floor}
-        self._log.forget(gone - kept)
-        self._blobs.forget_old(kept, packet_rounds(links.values()), head, plan.floor)
+        self._log.forget(gone - logged)
+        self._blobs.forget_old(logged, packet_rounds(links.values()), head, plan.floor)
         self._incoming.forget_old(head.round)
 
     def used_bytes(self) -> int:

@@ -186,11 +186,18 @@ class MemoryStore:
     def noted(self, key: str) -> bytes | None:
         return self._notes.get(checked_key(key))
 
-    def prune(self, keep: Iterable[Digest], depth: int, snapshot_every: int) -> None:
+    def prune(
+        self,
+        keep: Iterable[Digest],
+        depth: int,
+        snapshot_every: int,
+        log: Iterable[Digest] = (),
+    ) -> None:
         self.snapshot_every = snapshot_every
         if self._head is None:
             return
         kept = frozenset(keep)
+        logged = kept | frozenset(log)
         plan = retain(self._head, self._links, self._heads(), depth, snapshot_every)
         named = packet_rounds(self._links.values())
         for digest in self._states.keys() - plan.states - kept:
@@ -199,9 +206,9 @@ class MemoryStore:
                 path.unlink()
             del self._states[digest]
         for digest, link in list(self._links.items()):
-            if link.head.round < plan.floor and digest not in kept:
+            if link.head.round < plan.floor and digest not in logged:
                 del self._links[digest], self._sealed[digest]
-        for digest in self._ages.old(self._blobs, named, self._head, plan.floor) - kept:
+        for digest in self._ages.old(self._blobs, named, self._head, plan.floor) - logged:
             del self._blobs[digest]
 
     def used_bytes(self) -> int:

@@ -139,12 +139,19 @@ class Store(Protocol):
 
     def noted(self, key: str) -> bytes | None: ...
 
-    def prune(self, keep: Iterable[Digest], depth: int, snapshot_every: int) -> None:
+    def prune(
+        self,
+        keep: Iterable[Digest],
+        depth: int,
+        snapshot_every: int,
+        log: Iterable[Digest] = (),
+    ) -> None:
         """Bound the disk.
 
         Stays: the head's last `depth` rounds, the two newest snapshot rounds on its chain, all
         packets and manifests since the older of them, and whatever `keep` names: states,
-        manifests or blobs. The genesis is a blob like any other: name it.
+        manifests or blobs. The genesis is a blob like any other: name it. `log` names manifests
+        and blobs that stay without their states.
         """
         ...
 
