@@ -28,12 +28,11 @@ from demoloco.rounds.effects import (
 )
 from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import (
+    before,
     closes_at,
     entries_of,
     offers_of,
     rank_of,
-    succession,
-    waits_for,
 )
 from demoloco.rounds.state import SNAPSHOT, State
 from demoloco.types import Digest, Draft, Head, Offer, PeerId, short
@@ -65,7 +64,7 @@ def _join(state: State, now: float) -> list[Effect]:
         state.why = "looking for a member that has the agreed state"
         return []
     state.why = f"fetching the agreed state from {len(holders)} member(s)"
-    return _errand(state, SNAPSHOT, now, FetchSnapshot(holders))
+    return [FetchSnapshot(holders)] if _may_begin(state, SNAPSHOT, now) else []
 
 
 def _go_on(state: State, now: float) -> list[Effect]:
@@ -154,7 +153,7 @@ def _approach(state: State, target: Head, way: Path | Digest, now: float) -> lis
 def _skip_ahead(state: State, target: Head, now: float) -> list[Effect]:
     state.why = f"fetching a snapshot on the way to round {target.round}"
     holders = tuple(peer for peer, _ in state.members.ahead())
-    return _errand(state, SNAPSHOT, now, FetchSnapshot(holders))
+    return [FetchSnapshot(holders)] if _may_begin(state, SNAPSHOT, now) else []
 
 
 def _ask_for_manifests(state: State, missing: Digest, target: Head, now: float) -> list[Effect]:
@@ -162,26 +161,24 @@ def _ask_for_manifests(state: State, missing: Digest, target: Head, now: float) 
     ahead = state.members.ahead()
     holders = [p for p, head in ahead if head.digest == target.digest] or [p for p, _ in ahead]
     holder = holders[state.errands.tries(missing) % len(holders)]
-    return _errand(state, missing, now, FetchManifests(holder, missing))
+    return [FetchManifests(holder, missing)] if _may_begin(state, missing, now) else []
 
 
 def _fetch(state: State, offer: Offer, now: float) -> list[Effect]:
+    if not _may_begin(state, offer.packet, now):
+        return []
+    state.asked[offer.packet] = offer
     holders = dict.fromkeys((*state.offers.holders(offer.packet), *state.members.live()))
     holders.pop(state.settings.me, None)
-    fetch = Fetch(offer.packet, offer.size, tuple(holders), offer)
-    wanted = _errand(state, offer.packet, now, fetch)
-    if wanted:
-        state.asked[offer.packet] = offer
-    return wanted
+    return [Fetch(offer.packet, offer.size, tuple(holders), offer)]
 
 
-def _errand(state: State, name: Digest, now: float, effect: Effect) -> list[Effect]:
-    """Want it unless it is under way, or failed a moment ago: then look again later."""
+def _may_begin(state: State, name: Digest, now: float) -> bool:
+    """Not while the errand is under way, nor a moment after it failed: then look again later."""
     again = state.errands.begin(name, now)
-    if again is None:
-        return [effect]
-    state.wakes.append(again)
-    return []
+    if again is not None:
+        state.wakes.append(again)
+    return again is None
 
 
 # -- the open round --------------------------------------------------------------------------------
@@ -286,13 +283,13 @@ def _propose(
     contributors = state.chain.contributors(round_.parent)
     if state.leaving is not None and able:
         return []
-    before = waits_for(me, round_.parent, contributors, able)
-    turn = round_.closable + before * pace.succession_seconds
+    ahead = before(me, round_.parent, contributors, able)
+    turn = round_.closable + len(ahead) * pace.succession_seconds
     if round_.heard is not None:  # somebody proposed; give its packets time to arrive
-        turn = max(turn, round_.heard + (before + 1) * pace.succession_seconds)
+        turn = max(turn, round_.heard + (len(ahead) + 1) * pace.succession_seconds)
     if now < turn:
-        first = next(p for p in succession(round_.parent, {*contributors, *able, me}) if p != me)
-        state.why = f"waiting for the manifest of round {round_.round} from {short(first)}"
+        whose = f"the manifest of {short(ahead[0])}" if ahead else "the packets of a manifest"
+        state.why = f"waiting for {whose} for round {round_.round}"
         state.wakes.append(turn)
         return []
     round_.drafted = True

@@ -54,26 +54,28 @@ def _lot(parent: Digest, peer: PeerId) -> bytes:
     return blake2b(parent + peer.encode(), digest_size=16).digest()
 
 
+def line(
+    parent: Digest, contributors: Collection[PeerId], others: Collection[PeerId]
+) -> tuple[PeerId, ...]:
+    """All who may propose the child of `parent`, first in turn first; who did not contribute to the
+    parent comes after all who did."""
+    late = {*others} - {*contributors}
+    return (*succession(parent, contributors), *succession(parent, late))
+
+
 def rank_of(
     peer: PeerId, parent: Digest, contributors: Collection[PeerId], live: Collection[PeerId]
 ) -> int:
-    """The peer's rank in the succession; who did not contribute to the parent comes after all who
-    did."""
-    order = succession(parent, contributors)
-    if peer in order:
-        return order.index(peer)
-    others = succession(parent, {*live, peer} - set(order))
-    return len(order) + others.index(peer)
+    """The peer's rank in the line, whoever of it is there."""
+    return line(parent, contributors, {*live, peer}).index(peer)
 
 
-def waits_for(
+def before(
     peer: PeerId, parent: Digest, contributors: Collection[PeerId], live: Collection[PeerId]
-) -> int:
-    """How many live peers may propose before this one."""
-    order = succession(parent, contributors)
-    others = succession(parent, {*live, peer} - set(order))
-    line = [other for other in (*order, *others) if other == peer or other in live]
-    return line.index(peer)
+) -> tuple[PeerId, ...]:
+    """The live peers that may propose before this one."""
+    whole = line(parent, contributors, {*live, peer})
+    return tuple(other for other in whole[: whole.index(peer)] if other in live)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,17 @@ class State:
         if self.chain is None:
             return None
         best = self.chain.head
-        claimed = [head for head in self.members.heads() if not self.chain.knows(head.digest)]
-        for head in (*self.chain.heads(), *claimed):
-            out = head.digest in self.refused or head.digest in self.aside
-            if not out and heavier(head, best):
+        for head in self.chain.heads():
+            if heavier(head, best) and not self._is_out(head.digest):
+                best = head
+        for head in self.members.heads():  # of what I know I need nobody's word
+            known = self.chain.knows
+            if heavier(head, best) and not known(head.digest) and not self._is_out(head.digest):
                 best = head
         return best if best is not self.chain.head else None
+
+    def _is_out(self, head: Digest) -> bool:
+        return head in self.refused or head in self.aside
 
     def phase(self) -> Phase:
         if self.leaving is not None:
