@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.rounds.facts import Settings
+from demoloco.rounds.facts import MAX_RETRY_SECONDS, MAX_TRIES, Settings
 from demoloco.rounds.machine import Machine
 from demoloco.rounds.rules import Pace, entries_of, head_of, rank_of, succession
 from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
@@ -64,7 +64,8 @@ def chain(length: int, who: str = "founder", parent: Head = GENESIS) -> list[Man
     """Rounds of one contributor alone."""
     made: list[Manifest] = []
     for _ in range(length):
-        made.append(manifest(parent, [offer(who, parent)], who, (who,)))
+        before = "founder" if parent == GENESIS else who
+        made.append(manifest(parent, [offer(who, parent)], who, (before,)))
         parent = head_of(made[-1])
     return made
 
@@ -96,6 +97,14 @@ class Desk:
 
     def wake(self, after: float) -> list[ef.Effect]:
         return self.hear(ev.Woken(), after=after)
+
+    def fail(self, event: ev.Event, times: int = MAX_TRIES) -> list[ef.Effect]:
+        """Whatever is tried again and again ends like this."""
+        for tried in range(times):
+            if tried:
+                self.wake(MAX_RETRY_SECONDS)
+            self.hear(event)
+        return self.wanted
 
     def wants(self, kind: type[E]) -> list[E]:
         """What the last event made it want, of this kind."""

@@ -206,7 +206,8 @@ class State:
         return Note(f"manifest {short(head)} refused, {why}", warning=True)
 
     def set_aside(self, head: Digest, why: str, now: float) -> Note:
-        """Do not go to this head for a while."""
+        """Do not go to this head for a while; then all is tried anew."""
+        self.errands.forget_idle()
         self.aside[head] = now + ASIDE_SECONDS
         return Note(f"head {short(head)} left aside: {why}", warning=True)
 
