@@ -68,8 +68,7 @@ def where_it_stands(parts: Parts) -> ev.Started | None:
     if head is None:
         return None
     pending = ledger.pending(parts.me)
-    owed = ledger.noted_json("owed")
-    samples = owed if isinstance(owed, int) else 0
+    samples = ledger.owed_samples(parts.me, head.digest)
     return ev.Started(
         head=head,
         fingerprint=ledger.fingerprint(head.digest),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from demoloco.codec.layout import CHUNK
 from demoloco.errors import PacketError, StoreError, SwarmError
@@ -17,10 +18,13 @@ from demoloco.node.report import Report
 from demoloco.outer.agreed import fingerprint
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
+from demoloco.rounds.rules import head_of
 from demoloco.swarm.port import Swarm
-from demoloco.types import BlobRef, Digest, Manifest, PeerId, Snapshot, short
+from demoloco.types import BlobRef, Digest, Head, Manifest, PeerId, Round, Snapshot, short
+from demoloco.wire import decode_genesis
 
 MAX_MANIFESTS = 64
+MAX_BRIDGE = 512
 PARALLEL_PARTS = 4
 
 
@@ -40,6 +44,7 @@ class Couriers:
         self._disk = disk
         self._report = report
         self._post = post
+        self._turn = 0  # whose snapshot is tried first: not twice that of one who may lie
 
     async def fetch_packet(self, errand: ef.Fetch) -> None:
         """→ PacketFetched | PacketRefused | FetchFailed."""
@@ -57,7 +62,7 @@ class Couriers:
             self._post(ev.PacketFetched(digest, norm))
 
     async def _packet(self, errand: ef.Fetch) -> tuple[Digest, float]:
-        held = await self._disk(self._ledger.packet, errand.packet)
+        held = await self._disk(self._ledger.packet, errand.packet, errand.offer)
         if held is not None:
             return errand.packet, held.norm
         limit = self._ledger.expected.max_packet_bytes
@@ -85,7 +90,8 @@ class Couriers:
     async def fetch_snapshot(self, errand: ef.FetchSnapshot) -> None:
         """→ SnapshotFetched | SnapshotFailed. Parts come from several holders at once."""
         why = "nobody serves one"
-        for holder in errand.holders:
+        first, self._turn = self._turn % max(1, len(errand.holders)), self._turn + 1
+        for holder in (*errand.holders[first:], *errand.holders[:first]):
             try:
                 snapshot = await self._swarm.snapshot(holder)
                 manifest = await self._manifest_of(snapshot, holder)
@@ -101,44 +107,67 @@ class Couriers:
     async def _manifest_of(self, snapshot: Snapshot, holder: PeerId) -> Manifest | None:
         """The manifest that led to the snapshot, durable; None for the genesis."""
         if snapshot.head.round == 0:
+            self._check_genesis(snapshot)
             return None
-        found = await self._swarm.manifests(holder, snapshot.head.digest, 1)
-        if not found or found[0][0].digest != snapshot.head.digest:
-            raise SwarmError("the holder of a snapshot does not know its manifest")
-        manifest, sealed = found[0]
-        if manifest.round != snapshot.head.round:
-            raise SwarmError("a snapshot of another round than its manifest's")
-        self._ledger.remember(manifest, sealed)
-        await self._disk(self._ledger.commit, manifest)
-        return manifest
+        found = await self._swarm.manifests(holder, snapshot.head.digest, MAX_MANIFESTS)
+        newest = found[0][0]
+        if head_of(newest) != snapshot.head:
+            raise SwarmError("a snapshot's head is not that of its manifest")
+        await self._keep(found)
+        with suppress(SwarmError):  # its log does not reach so far: the state is good without
+            await self._bridge(found[-1][0].parent, holder)
+        return newest
+
+    async def _bridge(self, at: Digest, holder: PeerId) -> None:
+        """Join the log up to `at` with mine: it tells what I told on the way here and there."""
+        ledger = self._ledger
+        for _ in range(MAX_BRIDGE // MAX_MANIFESTS):
+            known = ledger.sealed(at) is not None or at == ledger.expected.run
+            if known or ledger.store.head() is None:
+                return
+            found = await self._swarm.manifests(holder, at, MAX_MANIFESTS)
+            await self._keep(found)
+            at = found[-1][0].parent
+
+    async def _keep(self, found: Sequence[tuple[Manifest, bytes]]) -> None:
+        for manifest, sealed in found:
+            self._ledger.remember(manifest, sealed)
+            await self._disk(self._ledger.commit, manifest)
+
+    def _check_genesis(self, snapshot: Snapshot) -> None:
+        run = self._ledger.expected.run
+        if snapshot.head != Head(digest=run, round=Round(0), samples_total=0):
+            raise SwarmError("a snapshot of round 0 that is not of this run's genesis")
+        born = self._ledger.store.get(run)
+        if born is not None and decode_genesis(born).snapshot != snapshot.blobs:
+            raise SwarmError("a snapshot of round 0 that is not the genesis's")
 
     async def _parts(self, snapshot: Snapshot, holders: Sequence[PeerId]) -> None:
         chunks = self._ledger.expected.spec.chunks
         if sum(blob.size for blob in snapshot.blobs) != chunks * CHUNK * 4:
             raise SwarmError("a snapshot of another size than this run's model")
         store = self._ledger.store
-        if store.snapshot_of(snapshot.head.digest) is None:
-            missing = await self._disk(store.missing_parts, snapshot)
-            self._report.line(
-                "fetching the agreed state",
-                round=snapshot.head.round,
-                bytes=sum(part.size for part in missing),
-                holders=len(holders),
-            )
-            slots = asyncio.Semaphore(PARALLEL_PARTS)
+        missing = await self._disk(store.missing_parts, snapshot)
+        self._report.line(
+            "fetching the agreed state",
+            round=snapshot.head.round,
+            bytes=sum(part.size for part in missing),
+            holders=len(holders),
+        )
+        slots = asyncio.Semaphore(PARALLEL_PARTS)
 
-            async def get(turn: int, part: BlobRef) -> None:
-                at = turn % len(holders)
-                async with slots:
-                    data = await self._swarm.fetch(part, [*holders[at:], *holders[:at]])
-                    await self._disk(store.put_part, snapshot, part, data)
+        async def get(turn: int, part: BlobRef) -> None:
+            at = turn % len(holders)
+            async with slots:
+                data = await self._swarm.fetch(part, [*holders[at:], *holders[:at]])
+                await self._disk(store.put_part, snapshot, part, data)
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for turn, part in enumerate(missing):
-                        group.create_task(get(turn, part))
-            except* (SwarmError, StoreError) as errors:
-                raise errors.exceptions[0] from errors
-            await self._disk(store.finish_snapshot, snapshot, chunks)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for turn, part in enumerate(missing):
+                    group.create_task(get(turn, part))
+        except* (SwarmError, StoreError) as errors:
+            raise errors.exceptions[0] from errors
+        await self._disk(store.finish_snapshot, snapshot, chunks)
         if store.head() is None:
             await self._disk(self._ledger.adopt, snapshot.head)

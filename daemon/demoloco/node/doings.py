@@ -7,7 +7,9 @@ never turned into silence.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import ParamSpec, TypeVar
 
 from demoloco.errors import StoreError
 from demoloco.node.ledger import StateMismatch
@@ -19,6 +21,9 @@ from demoloco.rounds import events as ev
 from demoloco.types import Digest, Draft, Head, Manifest, Member, Offer, Phase, short
 from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
 from demoloco.worker import port as worker
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Doings:
@@ -47,11 +52,15 @@ class Doings:
             raise StoreError(f"manifest {short(manifest.digest)} is gone from the log")
         return sealed
 
+    async def commit(self, manifest: Manifest) -> None:
+        """Durable on return."""
+        await self._durably(self._parts.ledger.commit, manifest)
+
     async def apply(self, effect: ef.Apply) -> None:
         """→ Applied | ApplyFailed. The worker follows before anybody hears of it."""
         parts = self._parts
         try:
-            head, name = await parts.disk(parts.ledger.apply, effect.undo, effect.redo)
+            head, name = await self._durably(parts.ledger.apply, effect.undo, effect.redo)
         except StateMismatch as error:
             self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
             return
@@ -62,21 +71,36 @@ class Doings:
         for manifest in effect.redo:
             was_out = mine is not None and mine.parent == manifest.parent
             parts.report.round_applied(manifest, was_out)
-        await parts.disk(parts.ledger.note_json, "tally", asdict(parts.report.tally))
-        await self._prune(head)
         self._post(ev.Applied(head, name))
+        await self._keep_house(head)
 
     async def adopt(self, head: Head, fingerprint: Digest) -> None:
-        """→ Applied."""
-        await self._parts.disk(self._parts.ledger.adopt, head)
-        await self._parts.stance.move(head, (), ())
-        self._parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
+        """→ Applied. As far as the log tells, what I told on the way here and there counts."""
+        parts = self._parts
+        before = parts.machine.head or head
+        fork = await parts.disk(parts.ledger.fork, before.digest, head.digest)
+        undo, redo = fork or ((), ())
+        await self._durably(parts.ledger.adopt, head)
+        await parts.stance.move(head, tuple(reversed(undo)), redo)
+        parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
         self._post(ev.Applied(head, fingerprint))
 
-    async def _prune(self, head: Head) -> None:
+    async def _keep_house(self, head: Head) -> None:
+        """What can wait: nothing is lost if it fails."""
         parts, stance = self._parts, self._parts.stance
         keep = (parts.run, head.digest, *stance.states)
-        await parts.disk(parts.ledger.prune, keep, stance.checkpoints, parts.me)
+        try:
+            await parts.disk(parts.ledger.prune, keep, stance.checkpoints, parts.me)
+            await parts.disk(parts.ledger.note_json, "tally", asdict(parts.report.tally))
+        except StoreError as error:
+            parts.report.warn("housekeeping failed", why=str(error))
+
+    async def _durably(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._parts.disk.when_there_is_room(self._complain, work, *args, **kwargs)
+
+    def _complain(self, why: str) -> None:
+        self._parts.report.count("disk_full")
+        self._parts.report.warn("waiting for room on the disk", why=why)
 
     # -- words -------------------------------------------------------------------------------------
     def say(self, phase: Phase, head: Head | None) -> None:
@@ -124,8 +148,7 @@ class Doings:
                 parts.report.evaluated(event)
             case worker.Saved():
                 parts.stance.saved(event)
-                owed = parts.machine.state.labour.owed_samples
-                spawn(self._note_owed(owed))
+                spawn(self._note_owed(Digest(event.head)))
             case worker.NotSaved():
                 parts.stance.saved(event)
                 parts.report.count("checkpoints_failed")
@@ -135,8 +158,12 @@ class Doings:
             case worker.Described() | worker.Ready() | worker.InitialWritten():
                 pass  # answers that nobody waits for any longer
 
-    async def _note_owed(self, samples: int) -> None:
-        await self._parts.disk(self._parts.ledger.note_json, "owed", samples)
+    async def _note_owed(self, head: Digest) -> None:
+        samples = self._parts.machine.state.labour.owed_samples
+        try:
+            await self._parts.disk(self._parts.ledger.note_owed, head, samples)
+        except StoreError as error:
+            self._parts.report.warn("what is owed not noted", why=str(error))
 
     async def _contributed(self, event: worker.Contributed) -> None:
         """Seal and keep my packet. → Contributed, unless the worker that made it fell meanwhile:
@@ -155,7 +182,7 @@ class Doings:
             k=event.k,
         )
         sealed = seal_packet(parts.identity.sign, header, event.body)
-        digest, norm = await parts.disk(self._keep_mine, sealed)
+        digest, norm = await self._durably(self._keep_mine, sealed)
         if not parts.stance.contributed(event):
             return
         self.revival.proved()

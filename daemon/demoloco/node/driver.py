@@ -26,6 +26,9 @@ from demoloco.swarm.port import (
 )
 from demoloco.worker.port import WorkerEvent
 
+MAX_WAITING = 256
+"""Events in the inbox above which peers' words about rounds are dropped: nobody can fill memory."""
+
 
 class Driver:
     """Runs one node's rounds until the machine wants to stop."""
@@ -63,6 +66,7 @@ class Driver:
                     event = await self._inbox.get()
                     for effect in machine.handle(event, clock()):
                         await self._carry_out(effect)
+                    self._parts.ledger.bound(machine.state.chain)
                     report.refresh(machine)
             finally:
                 self._close()
@@ -89,7 +93,7 @@ class Driver:
             case ef.Propose(draft):
                 do.propose(draft)
             case ef.Commit(manifest):
-                await self._parts.disk(self._parts.ledger.commit, manifest)
+                await do.commit(manifest)
             case ef.Publish(manifest):
                 self._spawn(swarm.publish(do.sealed(manifest)))
             case ef.Apply():
@@ -134,6 +138,9 @@ class Driver:
     def hear_swarm(self, event: SwarmEvent) -> None:
         """A peer's word becomes the machine's event."""
         report = self._parts.report
+        if self._inbox.qsize() >= MAX_WAITING and not isinstance(event, MemberSeen | MemberLost):
+            report.count("words_dropped")  # they are said again, or can be asked for
+            return
         match event:
             case MemberSeen(member):
                 report.member_seen(member)

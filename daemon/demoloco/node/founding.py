@@ -76,6 +76,7 @@ class Founding:
         finally:
             if asking is not None:
                 asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
         return run
 
     def _in_home(self) -> Genesis | None:

@@ -15,14 +15,14 @@ from demoloco.codec.packet import Sparse
 from demoloco.errors import DemolocoError, StoreError
 from demoloco.node.packets import Expected, Packet, read_packet
 from demoloco.outer.agreed import Coefficients, advance, fingerprint
-from demoloco.rounds.chain import KEEP_ROUNDS
+from demoloco.rounds.chain import KEEP_ROUNDS, Chain
 from demoloco.rounds.rules import head_of
 from demoloco.store.port import Store
 from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round, short
 from demoloco.wire import decode_manifest, open_packet
 
 MAX_SEALED = 1024
-"""Manifests whose signed bytes are kept in memory until they are committed."""
+"""Manifests whose signed bytes are kept in memory: more than a chain and an inbox hold."""
 
 REPLAY_DEPTH = 16
 """Rounds under the head whose states and packets are kept, for forks and for members behind."""
@@ -58,9 +58,15 @@ class Ledger:
     # -- manifests ---------------------------------------------------------------------------------
     def remember(self, manifest: Manifest, sealed: bytes) -> None:
         """Keep the signed bytes at hand; not durable. For the loop's thread."""
-        if len(self._sealed) >= MAX_SEALED:
-            del self._sealed[next(iter(self._sealed))]
         self._sealed[manifest.digest] = sealed
+
+    def bound(self, chain: Chain | None) -> None:
+        """Of too many signed bytes at hand, drop the oldest that `chain` has no use for."""
+        excess = len(self._sealed) - MAX_SEALED
+        if excess > 0:
+            idle = [d for d in self._sealed if chain is None or not chain.knows(d)]
+            for digest in idle[:excess]:
+                del self._sealed[digest]
 
     def sealed(self, digest: Digest) -> bytes | None:
         """The signed bytes, from memory or disk. For any thread."""
@@ -103,10 +109,12 @@ class Ledger:
         return None
 
     # -- packets -----------------------------------------------------------------------------------
-    def packet(self, digest: Digest) -> Packet | None:
-        """A stored packet, or None. For any thread."""
+    def packet(self, digest: Digest, offer: Offer | None = None) -> Packet | None:
+        """A stored packet, or None; with `offer`, the one that it says. For any thread.
+
+        Raises: PacketError if a blob of this name is here and is not that packet."""
         sealed = self._store.get(digest)
-        return None if sealed is None else read_packet(sealed, self._expected)
+        return None if sealed is None else read_packet(sealed, self._expected, offer)
 
     def body(self, digest: Digest) -> bytes | None:
         """A stored packet's coefficients as bytes, or None. It was checked when it was stored."""
@@ -136,6 +144,20 @@ class Ledger:
             size=len(sealed or b""),
         )
         return offer, packet.norm
+
+    def note_owed(self, head: Digest, samples: int) -> None:
+        """This is what the model of the newest checkpoint owes; it stands on `head`."""
+        self.note_json("owed", {"head": head.hex(), "samples": samples})
+
+    def owed_samples(self, me: PeerId, now: Digest) -> int:
+        """What a model that is restored from the newest checkpoint and stands on `now` owes."""
+        match self.noted_json("owed"):
+            case {"head": str(then), "samples": int(samples)}:
+                fork = self.fork(Digest(bytes.fromhex(then)), now) or ((), ())
+                undone, told = (sum(_samples(m, me) for m in side) for side in fork)
+                return max(0, samples + undone - told)
+            case _:
+                return 0
 
     # -- agreed states -----------------------------------------------------------------------------
     def fingerprint(self, head: Digest) -> Digest:
@@ -235,3 +257,8 @@ def _believe(peer: PeerId, message: bytes, signature: bytes) -> bool:
 @lru_cache(maxsize=2 * KEEP_ROUNDS)
 def _opened(sealed: bytes) -> Manifest:
     return decode_manifest(sealed, _believe)
+
+
+def _samples(manifest: Manifest, peer: PeerId) -> int:
+    entry = manifest.entry_of(peer)
+    return entry.samples if entry is not None else 0

@@ -79,10 +79,11 @@ class Revival:
             self._parts.report.warn("traceback of the worker", detail=end.detail)
 
     def _owed_at_checkpoint(self) -> int:
-        noted = self._parts.ledger.noted_json("owed")
-        state = self._parts.machine.state
-        pending = state.round.mine.samples if state.round and state.round.mine else 0
-        return max(noted if isinstance(noted, int) else 0, pending)
+        head, round_ = self._parts.machine.head, self._parts.machine.state.round
+        if head is None:
+            return 0
+        pending = round_.mine.samples if round_ is not None and round_.mine is not None else 0
+        return max(self._parts.ledger.owed_samples(self._parts.me, head.digest), pending)
 
 
 def _in_a_row(times: int, end: Failed | Died) -> str:
