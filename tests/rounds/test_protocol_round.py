@@ -9,6 +9,7 @@ import pytest
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
+from demoloco.rounds.facts import MAX_RETRY_SECONDS, MAX_TRIES
 from demoloco.rounds.open_round import MAX_OFFERS, MAX_PARENTS
 from demoloco.rounds.rules import head_of, rank_of
 from demoloco.types import Phase
@@ -371,18 +372,18 @@ def test_what_failed_is_tried_again_later_and_later() -> None:
         assert len(desk.wants(ef.Fetch)) == 1
 
 
-def test_an_announcement_gives_a_failed_fetch_another_chance() -> None:
+def test_what_failed_too_often_is_not_to_be_had_until_it_is_announced() -> None:
     """[P31]"""
-    desk = Desk().start()
-    theirs = manifest(GENESIS, [offer("one")], "founder")
-    desk.hear(ev.ManifestHeard(PeerId("founder"), theirs))
-    for _ in range(5):
-        desk.hear(ev.FetchFailed(offer("one").packet))
-        desk.wake(20.0)
-        assert len(desk.wants(ef.Fetch)) == 1
-    desk.hear(ev.FetchFailed(offer("one").packet))
-    assert any("left aside" in note.text for note in desk.wants(ef.Note))
-    desk.hear(ev.OffersHeard(PeerId("two"), (offer("one"),)))
+    desk, rounds = Desk().start(), chain(2)
+    desk.see("founder", head_of(rounds[1]))
+    desk.hear(ev.ManifestsFetched(PeerId("founder"), (rounds[1], rounds[0])))
+    failed = ev.FetchFailed(offer("founder").packet)
+    desk.fail(failed, MAX_TRIES - 1)
+    assert desk.wants(ef.FetchSnapshot) == []
+    desk.wake(MAX_RETRY_SECONDS)
+    desk.hear(failed)
+    assert len(desk.wants(ef.FetchSnapshot)) == 1
+    desk.hear(ev.OffersHeard(PeerId("two"), (offer("founder"),)))
     assert len(desk.wants(ef.Fetch)) == 1
 
 

@@ -105,7 +105,7 @@ class State:
                 self._on_offers_heard(event)
             case ev.ManifestHeard(holder, manifest):
                 return self._on_manifests(holder, (manifest,), now)
-            case _:
+            case _:  # pragma: no cover
                 assert_never(event)
         return []
 
@@ -127,7 +127,7 @@ class State:
             case ev.SnapshotFailed(why):
                 self.errands.failed(SNAPSHOT, now)
                 return [Note(f"snapshot not fetched: {why}", warning=True)]
-            case _:
+            case _:  # pragma: no cover
                 assert_never(event)
         return []
 
@@ -153,7 +153,7 @@ class State:
                 self._on_leave_requested(at_once, now)
             case ev.Woken():
                 self.wake = None
-            case _:
+            case _:  # pragma: no cover
                 assert_never(event)
         return []
 

@@ -1,0 +1,69 @@
+"""docs/protocol.md says what the machine does: no sentence without a test, no test without one."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DOCUMENT = HERE.parents[1] / "docs" / "protocol.md"
+NUMBER = re.compile(r"\[P(\d+)\]")
+
+
+def sentences() -> list[int]:
+    """The numbers of the document's sentences, in its order."""
+    return [int(n) for n in re.findall(r"^- \[P(\d+)\] ", DOCUMENT.read_text(), re.MULTILINE)]
+
+
+def numbers_of_tests() -> list[int]:
+    """The numbers that tests carry in their docstrings."""
+    numbers = []
+    for path in sorted(HERE.glob("test_protocol_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                found = NUMBER.findall(ast.get_docstring(node) or "")
+                assert found, f"{path.name}: {node.name} carries no number"
+                numbers += [int(n) for n in found]
+    return numbers
+
+
+def test_sentences_are_numbered_in_their_order() -> None:
+    assert sentences() == list(range(1, len(sentences()) + 1))
+    assert len(sentences()) > 100
+
+
+def test_every_sentence_has_one_test_and_every_test_a_sentence() -> None:
+    assert sorted(numbers_of_tests()) == sentences()
+
+
+def test_numbers_stand_only_before_sentences() -> None:
+    assert NUMBER.findall(DOCUMENT.read_text()) == [str(n) for n in sentences()]
+
+
+def test_the_document_names_the_bounds_of_the_code() -> None:
+    from demoloco.rounds import chain, decide, facts, open_round, rules
+
+    text = re.sub(r"\s+", " ", DOCUMENT.read_text())
+    for phrase in (
+        f"every {decide.ANNOUNCE_SECONDS:.0f} seconds all packets",
+        f"{rules.PATIENCE_SHARE:.0f} times the time that the first packet took, but at least "
+        f"{rules.PATIENCE_SECONDS:.0f} seconds",
+        f"{rules.MAX_NORM_RATIO:.0f} times the median",
+        f"up to {facts.MAX_RETRY_SECONDS:.0f} seconds",
+        f"failed {facts.MAX_TRIES} times",
+        f"at most {open_round.MAX_PARENTS} parents, the oldest goes, and {open_round.MAX_OFFERS}",
+        f"More than {decide.MAX_REPLAY} rounds behind",
+        f"aside for {facts.ASIDE_SECONDS:.0f} seconds",
+        f"At most {chain.MAX_BESIDE} manifests",
+        f"more than {chain.KEEP_ROUNDS} rounds under the head",
+        f"The last {facts.MAX_REFUSED} refusals",
+    ):
+        assert phrase in text
+
+
+def test_lines_of_the_document_are_short() -> None:
+    long = [line for line in DOCUMENT.read_text().splitlines() if len(line) > 120]
+    assert [line for line in long if not line.startswith("|")] == []
+    assert all(a or b for a, b in itertools.pairwise(DOCUMENT.read_text().splitlines()))

@@ -1,0 +1,77 @@
+"""What once went wrong, each as small as it gets. A seed is one of the hunt's, `make sim`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from demoloco.rounds import effects as ef
+from demoloco.rounds import events as ev
+from demoloco.rounds.rules import head_of
+from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
+from tests.sim import Faults, World
+
+FOUNDER = PeerId("founder")
+
+
+def test_a_node_left_alone_with_a_manifest_whose_packets_are_gone_goes_on() -> None:
+    """Seed 685: it looked for the other proposer whose turn it was, and fell."""
+    desk = Desk("founder").start()
+    gone = manifest(GENESIS, [offer("other")], "other")
+    desk.hear(ev.ManifestHeard(PeerId("other"), gone))
+    desk.contribute()
+    assert "fetching 1 packet(s)" in desk.machine.why()
+    assert desk.wants(ef.Propose) == []
+    desk.wake(5.0)
+    assert len(desk.wants(ef.Propose)) == 1
+
+
+def test_a_false_claim_of_my_own_head_makes_nothing_to_apply() -> None:
+    """It was taken for a better head: the way to it was empty, and was to be applied."""
+    desk = Desk().start(*chain(1))
+    desk.see("liar", replace(desk.head, samples_total=10**9))
+    assert desk.wants(ef.Apply) == []
+
+
+def test_a_chain_that_parts_at_the_genesis_is_reached_after_a_restart() -> None:
+    """A restarted node knew its manifests, but not the genesis under them."""
+    desk, won = Desk().start(*chain(1, "x")), chain(2)
+    desk.see("founder", head_of(won[1]))
+    desk.hear(ev.ManifestsFetched(FOUNDER, (won[1], won[0])))
+    assert [fetch.packet for fetch in desk.wants(ef.Fetch)] == [m.entries[0].packet for m in won]
+
+
+def test_a_proposer_that_dies_with_its_packets_does_not_stop_the_others() -> None:
+    """Its manifest was the heaviest for ever, and nobody could apply it."""
+    world = World(1, [1.0] * 4, Faults(transfer=(1.0, 1.0)))
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    world.run(60)
+    before = max(node.disk.head.round for node in nodes if node.disk.head)
+    dead = nodes[0]
+    dead.crash()
+    head = nodes[1].disk.head
+    assert head is not None
+    bequest = manifest(
+        head, [offer(dead.name, head, samples=999)], "stranger", [node.name for node in nodes]
+    )
+    for node in nodes[1:]:
+        node.hear(ev.ManifestHeard(dead.name, bequest))
+    world.run(120)
+    assert all(n.disk.head and n.disk.head.round >= before + 3 for n in nodes[1:])
+
+
+def test_a_member_that_refers_to_what_nobody_has_does_not_stop_the_others() -> None:
+    """A manifest on an invented parent was the target for ever."""
+    world = World(2, [1.0] * 3)
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    world.run(60)
+    before = min(node.disk.head.round for node in nodes if node.disk.head)
+    invented = chain(9, "liar")[8]
+    claim = replace(invented, samples_total=10**9)
+    for node in nodes:
+        node.hear(ev.ManifestHeard(PeerId("liar"), claim))
+    world.run(240)
+    assert all(n.disk.head and n.disk.head.round >= before + 3 for n in nodes)
