@@ -137,7 +137,9 @@ class SimNode:
 
     def hear(self, event: ev.Event) -> None:
         if self.alive:
-            for effect in self.machine.handle(event, self.world.now):
+            effects = self.machine.handle(event, self.world.now)
+            self.world.listen(self.name, event, effects)
+            for effect in effects:
                 self.carry_out(effect)
             self.world.check(self)
 
@@ -341,6 +343,9 @@ class World:
         founder = self.nodes[self.creator]
         founder.disk.head = GENESIS
         founder.disk.states[RUN] = digest("initial")
+
+    def listen(self, node: PeerId, event: ev.Event, effects: list[ef.Effect]) -> None:
+        """Each step of each node passes here; a test may put its own ear in place."""
 
     def at(self, when: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), act))

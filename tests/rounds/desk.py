@@ -92,8 +92,15 @@ class Desk:
     def hear(self, *events: ev.Event, after: float = 0.0) -> list[ef.Effect]:
         """Let seconds pass, then these events happen; what the machine wants of them all."""
         self.now += after
-        self.wanted = [effect for e in events for effect in self.machine.handle(e, self.now)]
+        self.wanted = []
+        for event in events:
+            effects = self.machine.handle(event, self.now)
+            self.listen(event, effects)
+            self.wanted += effects
         return self.wanted
+
+    def listen(self, event: ev.Event, effects: list[ef.Effect]) -> None:
+        """Each step passes here; a test may put its own ear in place."""
 
     def wake(self, after: float) -> list[ef.Effect]:
         return self.hear(ev.Woken(), after=after)
