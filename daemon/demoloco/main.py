@@ -1,7 +1,8 @@
 """demoloco-node: arguments, configuration, logging, exit codes.
 
-Exit codes: 0 done or left in order, 1 the node failed, 2 the user's mistake. Nothing heavy is
-imported before the arguments are known to be good.
+Exit codes: 0 done or left in order, 1 the node failed, 2 the user's mistake, 130 stopped by a
+second signal before it had left. Nothing heavy is imported before the arguments are known to be
+good.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from demoloco.swarm.identity import Identity
     from demoloco.swarm.port import Swarm
 
-DONE, FAILED, MISTAKE = 0, 1, 2
+DONE, FAILED, MISTAKE, FORCED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +49,9 @@ def _run(settings: Settings, config: NodeConfig) -> int:
 
     configure_logging(format=config.log_format, level=config.log_level)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve the worker
-    uvloop.run(Node(settings, _hivemind_swarm).run())
-    return DONE
+    node = Node(settings, _hivemind_swarm)
+    uvloop.run(node.run())
+    return FORCED if node.forced else DONE
 
 
 def _hivemind_swarm(

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from demoloco.config import NodeConfig
 from demoloco.control.server import ControlServer
-from demoloco.errors import ConfigError, WorkerError
+from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node.assembly import assemble
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
@@ -53,7 +53,7 @@ class Node:
         self._early: list[SwarmEvent] = []
         self._main: asyncio.Task[None] | None = None
         self._asked_to_leave = False
-        self._forced = False
+        self.forced = False
 
     # -- what the operator may do ------------------------------------------------------------------
     def status(self) -> Status:
@@ -71,7 +71,7 @@ class Node:
     def _on_signal(self) -> None:
         """The first asks, the second forces."""
         if self._asked_to_leave:
-            self._forced = True
+            self.forced = True
             if self._main is not None:
                 self._main.cancel()
             return
@@ -96,7 +96,7 @@ class Node:
                 raise
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
-        self.feed.line("left" if not self._forced else "stopped at once")
+        self.feed.line("left" if not self.forced else "stopped at once")
 
     async def _live(self, held: AsyncExitStack) -> None:
         store = open_disk_store(self._config.home, version=software_version())
@@ -174,12 +174,15 @@ class Node:
         introduce(self.feed, console)
         progress = asyncio.create_task(show_progress(self.feed, console))
         held.callback(progress.cancel)
-        asyncio.get_running_loop().call_later(LONELY_SECONDS, self._lonely, parts)
-        await driver.run()
-        parts.report.refresh(parts.machine, force=True)
-        parts.ledger.store.note("peers", _known(parts.swarm))
-        if not self._forced:
-            await self._save(parts)
+        lonely = asyncio.get_running_loop().call_later(LONELY_SECONDS, self._lonely, parts)
+        held.callback(lonely.cancel)
+        try:
+            await driver.run()
+            parts.report.refresh(parts.machine, force=True)
+            parts.ledger.store.note("peers", _known(parts.swarm))
+        finally:  # also where the node cannot go on: what it learnt is worth a try
+            if not self.forced:
+                await self._save(parts)
 
     def _lonely(self, parts: Parts) -> None:
         if not parts.machine.state.members.live():
@@ -188,11 +191,11 @@ class Node:
     async def _save(self, parts: Parts) -> None:
         try:
             await parts.stance.save_at_last()
-        except (WorkerError, ConfigError) as error:
+        except (WorkerError, ConfigError, StoreError) as error:
             parts.report.warn("last checkpoint not written", why=str(error))
 
     async def _stop_crew(self, crew: Crew) -> None:
-        await crew.stop(0.0 if self._forced else STOP_SECONDS)
+        await crew.stop(0.0 if self.forced else STOP_SECONDS)
 
 
 def _noted_list(store: DiskStore, key: str) -> tuple[str, ...]:
