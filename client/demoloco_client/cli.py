@@ -62,7 +62,9 @@ def _options(
 @app.command()
 def demo(
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Nodes to start.")] = 2,
-    rounds: Annotated[int, typer.Option(min=0, help="Stop after so many; 0 = at Ctrl-C.")] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Stop after so many that all nodes are in; 0 = at Ctrl-C.")
+    ] = 0,
     task: Annotated[str, typer.Option(help="What to train: lm, vision, …")] = "lm",
     home: Annotated[
         Path | None, typer.Option(help="Where the nodes live; kept, and continued the next time.")

@@ -44,7 +44,7 @@ class Plan:
     """What to show."""
 
     nodes: int = 2
-    rounds: int = 0  # 0 = until Ctrl-C
+    rounds: int = 0  # that all nodes are in; 0 = until Ctrl-C
     task: str = "lm"
     home: Path | None = None  # None = a fresh one
     keep: bool = False
@@ -98,6 +98,7 @@ class Demo:
         self._lines = RoundLines(time.monotonic)
         self._last_line: RoundLine | None = None
         self._last_compared: RoundLine | None = None
+        self._together = 0  # rounds told that all nodes had reached
         self._left: set[str] = set()
         self._stops = 0
         self._explained = False
@@ -152,7 +153,7 @@ class Demo:
             for node in others:
                 self._start(node, ["--peers", address])
             self._explain(first.status, address)
-            self._pump(self._all_left, None)
+            self._pump(lambda: self._all_left() or self._had_enough(), None)
         self._leave()
 
     def _run_settings(self) -> list[str]:
@@ -162,8 +163,6 @@ class Demo:
         threads = max(1, _cores() // self._plan.nodes)
         command = [*self._program, "--home", str(node.home), "--listen", LISTEN]
         command += ["--set", f"threads={threads}", "--log-format", "text", *more]
-        if self._plan.rounds:
-            command += ["--stop-after", str(self._plan.rounds)]
         self._say(f"starting {node.name}   log {node.log}")
         node.start(command)
         node.follow(lambda node, reply: self._heard.put((node, reply)))
@@ -218,6 +217,9 @@ class Demo:
 
     def _tell_rounds(self) -> None:
         for line in self._lines.take():
+            if self._had_enough():  # the nodes go on while they leave
+                return
+            self._together += line.nodes == self._plan.nodes
             self._last_line = line
             if line.same_state is not None:
                 self._last_compared = line
@@ -245,6 +247,9 @@ class Demo:
         self._say(f"{node.name} {what}. The end of {node.log}:")
         for line in node.last_lines(LOG_LINES_SHOWN):
             self._say(f"  | {line}")
+
+    def _had_enough(self) -> bool:
+        return 0 < self._plan.rounds <= self._together
 
     def _all_left(self) -> bool:
         return all(node.name in self._left for node in self._nodes if node.started)

@@ -34,6 +34,8 @@ class RoundLine:
     members: int
     fingerprint: str
     same_state: bool | None
+    nodes: int
+    """How many said something of it."""
 
     def text(self) -> str:
         """The line under HEADER."""
@@ -97,6 +99,7 @@ class RoundLines:
             members=max(len(reply.members) for reply in replies),
             fingerprint=replies[0].fingerprint,
             same_state=len(fingerprints) == 1 if len(replies) > 1 else None,
+            nodes=len(replies),
         )
 
     def _new_eval_loss(self, replies: list[StatusReply]) -> float | None:
