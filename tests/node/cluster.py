@@ -7,7 +7,7 @@ Rule: nothing here waits by the clock: `until` looks again whenever some node's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from demoloco.codec.packet import Sparse, decode
 from demoloco.config import NodeConfig, RunConfig
 from demoloco.node.assembly import assemble
 from demoloco.node.crew import Crew
@@ -23,6 +24,7 @@ from demoloco.node.driver import Driver
 from demoloco.node.feed import Feed
 from demoloco.node.founding import Founding, Run
 from demoloco.node.library import StoreLibrary
+from demoloco.node.packets import Packet
 from demoloco.node.parts import Ground, Parts
 from demoloco.node.report import Report
 from demoloco.rounds import events as ev
@@ -34,10 +36,11 @@ from demoloco.swarm.memory import MemoryNetwork, MemorySwarm
 from demoloco.swarm.port import SwarmEvent
 from demoloco.swarm.timing import Timing
 from demoloco.types import Manifest
-from demoloco.worker.port import Worker
-from tests.node.recorder import Coefficients, RecordedWorker
+from demoloco.worker.checkpoint import read
+from demoloco.worker.port import Restore, Worker
+from tests.node.recorder import Coefficients, RecordedWorker, Saved
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 20.0
 TIMING = Timing(
     heartbeat_seconds=0.1,
     missed_heartbeats=8,
@@ -83,9 +86,10 @@ class ClusterNode:
         self.home = home
         self.identity = Identity.new()
         self.config = NodeConfig(home=home, threads=1, leave_seconds=5.0, checkpoint_share=1.0)
-        self.seconds_a_turn = 0.0
+        self.seconds_a_turn = 0.02  # rounds are longer than heartbeats
         self.workers: list[RecordedWorker] = []
-        self.evaluations: list[float] = []
+        self.saved: Saved = {}
+        self.restores = 0
         self.task: asyncio.Task[None] | None = None
         self._held = AsyncExitStack()
         self._early: list[SwarmEvent] = []
@@ -161,8 +165,28 @@ class ClusterNode:
         await self._held.aclose()
 
     def _make_worker(self) -> Worker:
-        self.workers.append(RecordedWorker(self.seconds_a_turn))
-        return self.workers[-1]
+        worker = RecordedWorker(self.seconds_a_turn, self.cluster.news.set)
+        worker.saved, worker.restored = self.saved, self._on_restored
+        self.workers.append(worker)
+        return worker
+
+    def _on_restored(self, order: Restore, owed: Coefficients) -> None:
+        """What the checkpoint owed and nobody was told since is owed; from here on it counts as
+        learnt, as does what is told but in no manifest yet."""
+        self.restores += 1
+        checkpoint = read(order.checkpoint)
+        expected = self.saved[checkpoint.head].copy()
+        spec = self.parts.ledger.expected.spec
+        since = [decode(body, spec) for body in order.told_since]
+        for packet in since:
+            np.put_along_axis(expected, packet.index, 0.0, 1)
+        values = self.worker.values
+        np.testing.assert_allclose(values(owed), values(expected), atol=2e-5)
+        in_chain = {packet.body for packet in self._own_packets()}
+        self.worker.learnt = self.told() + owed
+        for body, packet in zip(order.told_since, since, strict=True):
+            if body not in in_chain:
+                self.worker.learnt = self.worker.learnt + self._dense(packet)
 
     # -- what a test looks at ----------------------------------------------------------------------
     @property
@@ -177,10 +201,6 @@ class ClusterNode:
     def worker(self) -> RecordedWorker:
         return self.workers[-1]
 
-    @property
-    def ledger(self) -> Any:
-        return self.parts.ledger
-
     def chain(self) -> tuple[Manifest, ...]:
         head = self.parts.machine.head
         assert head is not None
@@ -193,22 +213,38 @@ class ClusterNode:
         assert state is not None
         return state.astype(np.float64)
 
-    def told(self) -> Coefficients | float:
+    def told(self) -> Coefficients:
         """Sum of the node's own packets on its chain."""
-        whole: Coefficients | float = 0.0
+        return sum((self._dense(p.sparse) for p in self._own_packets()), 0 * self.agreed())
+
+    def _own_packets(self) -> Iterator[Packet]:
         for manifest in self.chain():
             entry = manifest.entry_of(self.identity.peer_id)
             if entry is not None:
                 packet = self.parts.ledger.packet(entry.packet)
                 assert packet is not None
-                dense = np.zeros(self.agreed().shape)
-                np.put_along_axis(dense, packet.sparse.index, packet.sparse.value, 1)
-                whole = whole + dense
-        return whole
+                yield packet
+
+    def _dense(self, sparse: Sparse) -> Coefficients:
+        dense = np.zeros(self.agreed().shape)
+        np.put_along_axis(dense, sparse.index, sparse.value, 1)
+        return dense
 
     def owed(self) -> Coefficients:
         """A − DCT(x)."""
         return self.agreed() - self.worker.model()
+
+    @property
+    def story(self) -> str:
+        """Where it stands, for a test that failed."""
+        status, worker = self.feed.status, self.worker
+        done = "ended" if self.task is None or self.task.done() else "on"
+        last = type(worker.told[-1]).__name__ if worker.told else None
+        return (
+            f"round {status.round} {status.phase}: {status.why}; driver {done}, worker"
+            f" {len(self.workers)} idle {worker.idle}, last told {last},"
+            f" {self.parts.machine.state.labour}"
+        )
 
     @property
     def settled(self) -> bool:
@@ -251,11 +287,15 @@ class Cluster:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until this is so; a node that fails meanwhile fails the test."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not holds():
-                self.raise_failures()
-                self.news.clear()
-                await self.news.wait()
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not holds():
+                    self.raise_failures()
+                    self.news.clear()
+                    await self.news.wait()
+        except TimeoutError:
+            told = [f"{node.home.name} {node.story}" for node in self.nodes]
+            raise AssertionError("\n".join(["it never came to it:", *told])) from None
 
     def raise_failures(self) -> None:
         for node in self.nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,20 +15,25 @@ from demoloco.codec.dct import dct, idct
 from demoloco.codec.layout import CHUNK, EDGE
 from demoloco.worker.loop import Stint
 from demoloco.worker.memory import MemoryWorker
-from demoloco.worker.port import Command, WorkerEvent
+from demoloco.worker.port import Command, Restore, SaveCheckpoint, WorkerEvent
 
 Coefficients = NDArray[np.float64]
+Saved = dict[bytes, Coefficients]
+"""What was owed at each checkpoint, by its head."""
 
 
 class RecordedWorker(MemoryWorker):
     """Adds up its pseudo-gradients; may be slow; may be told to fall before a command."""
 
-    def __init__(self, seconds_a_turn: float = 0.0) -> None:
+    def __init__(self, seconds_a_turn: float, notify: Callable[[], object]) -> None:
         super().__init__()
         self.learnt: Coefficients | float = 0.0
+        self.saved: Saved = {}
+        self.restored: Callable[[Restore, Coefficients], None] = lambda order, owed: None
         self.told: list[Command] = []
         self.falls_at: Callable[[Command], bool] = lambda command: False
         self._seconds_a_turn = seconds_a_turn
+        self._notify = notify
 
     def start(self, emit: Callable[[WorkerEvent], None]) -> None:
         super().start(emit)
@@ -39,7 +45,18 @@ class RecordedWorker(MemoryWorker):
             step(stint)
             self.learnt = self.learnt + (before - self.model())
 
-        self._loop._step = recorded  # type: ignore[method-assign]
+        save, restore = self._loop._on_save, self._loop._on_restore
+
+        def saving(order: SaveCheckpoint) -> None:
+            self.saved[order.head] = self.owed(order.agreed)
+            save(order)
+
+        def restoring(order: Restore) -> None:
+            restore(order)
+            self.restored(order, self.owed(order.agreed))
+
+        loop = cast(Any, self._loop)
+        loop._step, loop._on_save, loop._on_restore = recorded, saving, restoring
 
     def tell(self, command: Command) -> None:
         self.told.append(command)
@@ -52,6 +69,11 @@ class RecordedWorker(MemoryWorker):
         """DCT(x)."""
         loop = cast(Any, self._loop)
         return dct(loop._own._chunks()).reshape(-1, CHUNK).double().numpy()
+
+    def owed(self, agreed: Path) -> Coefficients:
+        """A − DCT(x)."""
+        state = np.fromfile(agreed, "<f4").reshape(-1, CHUNK)
+        return state.astype(np.float64) - self.model()
 
     def values(self, coefficients: Coefficients) -> NDArray[np.float64]:
         """What coefficients mean for the model's values: chunks are padded, and what a packet tells
@@ -68,12 +90,15 @@ class RecordedWorker(MemoryWorker):
         return self._loop is None or not (self._commands or self._loop.training)
 
     @property
-    def alive(self) -> bool:
-        return self._loop is not None
+    def steps_under_way(self) -> int:
+        stint = self._loop._stint if self._loop is not None else None
+        return 0 if stint is None else stint.done
 
     def _schedule(self) -> None:
-        if not self._seconds_a_turn:
-            super()._schedule()
-        elif self._loop is not None and not self._scheduled:
+        if self._loop is not None and not self._scheduled:
             self._scheduled = True
             self._events.call_later(self._seconds_a_turn, self._turn)
+
+    def _turn(self) -> None:
+        super()._turn()
+        self._notify()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.node.cluster import ClusterNode, cluster
+from demoloco.rounds import events as ev
+from tests.node.cluster import Cluster, ClusterNode, cluster
 
 
 def assert_agreed(nodes: list[ClusterNode]) -> None:
@@ -27,6 +28,17 @@ def assert_nothing_lost(node: ClusterNode) -> None:
     np.testing.assert_allclose(there, worker.values(worker.learnt), atol=2e-5)
 
 
+async def assert_all_is_well(made: Cluster) -> None:
+    """Let all leave in order; they agree, and none lost anything."""
+    for node in made.nodes:
+        node.driver.post(ev.LeaveRequested())
+    await asyncio.gather(*(node.task for node in made.nodes if node.task))
+    await made.until(lambda: all(node.settled for node in made.nodes))
+    assert_agreed(made.nodes)
+    for node in made.nodes:
+        assert_nothing_lost(node)
+
+
 async def test_three_nodes_agree_bit_for_bit_and_lose_nothing(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made:
         nodes = await made.found(3, stop_after=6)
@@ -37,3 +49,71 @@ async def test_three_nodes_agree_bit_for_bit_and_lose_nothing(tmp_path: Path) ->
         for node in nodes:
             assert_nothing_lost(node)
         assert nodes[0].feed.status.eval_loss < nodes[0].feed.status.eval_loss_first
+
+
+async def test_a_slow_node_is_waited_for_no_longer_than_the_grace(tmp_path: Path) -> None:
+    async with cluster(tmp_path, grace_seconds=0.1) as made:
+        nodes = [made.node() for _ in range(3)]
+        nodes[2].seconds_a_turn = 0.15
+        await nodes[0].start(stop_after=8)
+        await asyncio.gather(*(n.start((nodes[0].address,), stop_after=8) for n in nodes[1:]))
+        await made.all_reach(8)
+        await made.until(lambda: all(node.settled for node in nodes))
+        assert_agreed(nodes)
+        fast, slow = nodes[0].feed.status, nodes[2].feed.status
+        assert slow.rounds_contributed < fast.rounds_contributed
+        for node in nodes:
+            assert_nothing_lost(node)
+
+
+async def test_a_node_joins_late_and_takes_part(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(2)
+        await made.all_reach(5)
+        late = made.node()
+        await late.start((nodes[1].address,))
+        await made.until(lambda: late.feed.status.rounds_contributed >= 2)
+        assert late.chain()[0].round > 0
+        await assert_all_is_well(made)
+
+
+async def test_a_node_that_leaves_tells_what_it_has_and_the_others_go_on(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(3)
+        await made.all_reach(2)
+        leaver = nodes[2]
+        await made.until(lambda: leaver.worker.steps_under_way == 1)
+        told, me = leaver.parts.report.tally.rounds_contributed, leaver.identity.peer_id
+        await leaver.leave()
+        left_at = nodes[0].round
+        await made.all_reach(left_at + 2, nodes[:2])
+        assert sum(m.entry_of(me) is not None for m in nodes[0].chain()) == told + 1
+        assert_agreed(made.nodes)
+
+
+async def test_a_fallen_worker_is_restored_and_the_node_stays(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(3)
+        await made.all_reach(3)
+        hurt = nodes[1]
+        hurt.worker.kill()
+        await made.until(lambda: hurt.restores == 1)
+        again = hurt.feed.status.rounds_contributed + 2
+        await made.until(lambda: hurt.feed.status.rounds_contributed >= again)
+        await assert_all_is_well(made)
+
+
+async def test_two_halves_train_on_and_one_chain_wins_where_they_meet(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(3)
+        await made.all_reach(2)
+        alone, pair = nodes[2], nodes[:2]
+        made.network.partition([alone.identity.peer_id], [n.identity.peer_id for n in pair])
+        apart = nodes[0].round
+        await made.all_reach(apart + 4)
+        assert alone.chain()[-1].digest not in {m.digest for m in nodes[0].chain()}
+        made.network.heal()
+        await made.until(lambda: alone.feed.status.head == nodes[0].feed.status.head)
+        again = alone.feed.status.rounds_contributed + 2
+        await made.until(lambda: alone.feed.status.rounds_contributed >= again)
+        await assert_all_is_well(made)

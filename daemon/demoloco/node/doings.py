@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import ParamSpec, TypeVar
 
 from demoloco.errors import StoreError
-from demoloco.node.ledger import StateMismatch
+from demoloco.node.ledger import DoesNotApply
 from demoloco.node.parts import Parts
 from demoloco.node.revival import Post, Revival, Spawn
 from demoloco.node.version import software_version
@@ -61,7 +61,7 @@ class Doings:
         parts = self._parts
         try:
             head, name = await self._durably(parts.ledger.apply, effect.undo, effect.redo)
-        except StateMismatch as error:
+        except DoesNotApply as error:
             self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
             return
         await parts.stance.move(head, effect.undo, effect.redo)

@@ -34,8 +34,8 @@ MAX_FORK = 4096
 Fork = tuple[tuple[Manifest, ...], tuple[Manifest, ...]]
 
 
-class StateMismatch(DemolocoError):
-    """A manifest does not start from the agreed state that is here."""
+class DoesNotApply(DemolocoError):
+    """A manifest does not start from what is here, or what it names is gone."""
 
 
 class Ledger:
@@ -172,7 +172,7 @@ class Ledger:
     def apply(self, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> tuple[Head, Digest]:
         """Move the agreed state and the head: durable on return.
 
-        Raises: StateMismatch if a manifest starts from another state, or the state under a fork
+        Raises: DoesNotApply if a manifest starts from another state, or the state under a fork
         is not kept any longer."""
         head = self._store.head()
         if head is None:
@@ -188,10 +188,10 @@ class Ledger:
     def _apply_one(self, at: Digest, manifest: Manifest) -> None:
         before = self._store.state(at)
         if before is None:
-            raise StateMismatch(f"the agreed state after {short(at)} is not kept")
+            raise DoesNotApply(f"the agreed state after {short(at)} is not kept")
         if self.fingerprint(at) != manifest.state:
             ours, theirs = short(self.fingerprint(at)), short(manifest.state)
-            raise StateMismatch(f"it starts from state {theirs}, here is {ours}")
+            raise DoesNotApply(f"it starts from state {theirs}, here is {ours}")
         packets = [self._sparse(entry.packet) for entry in manifest.entries]
         weights = [entry.weight for entry in manifest.entries]
 
@@ -203,7 +203,7 @@ class Ledger:
     def _sparse(self, digest: Digest) -> Sparse:
         packet = self.packet(digest)
         if packet is None:
-            raise StoreError(f"packet {short(digest)} is gone")
+            raise DoesNotApply(f"packet {short(digest)} is gone from the disk")
         return packet.sparse
 
     def adopt(self, head: Head) -> None:
