@@ -1,0 +1,165 @@
+"""The ledger: whole or not at all, and what is needed stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from demoloco.errors import PacketError, StoreError
+from demoloco.node.ledger import MAX_SEALED, DoesNotApply
+from demoloco.rounds.chain import Chain
+from demoloco.rounds.rules import head_of
+from demoloco.types import Digest
+from tests.node.scribe import GENESIS, Scribe
+
+
+def test_applying_moves_head_and_state() -> None:
+    scribe = Scribe()
+    before = scribe.ledger.fingerprint(GENESIS.digest)
+    manifest = scribe.manifest(GENESIS, [scribe.told(GENESIS, 0), scribe.told(GENESIS, 1)])
+    head, name = scribe.ledger.apply((), (manifest,))
+    assert head == head_of(manifest) == scribe.store.head()
+    assert name == scribe.ledger.fingerprint(head.digest) != before
+
+
+def test_a_manifest_that_starts_from_another_state_does_not_apply() -> None:
+    scribe = Scribe()
+    manifest = scribe.manifest(GENESIS, [scribe.told(GENESIS)], state=Digest(b"x" * 32))
+    with pytest.raises(DoesNotApply, match="it starts from state"):
+        scribe.ledger.apply((), (manifest,))
+    assert scribe.store.head() == GENESIS
+    assert scribe.store.state(manifest.digest) is None
+
+
+def test_of_several_manifests_all_apply_or_none() -> None:
+    scribe = Scribe()
+    first = scribe.round(GENESIS, 0, 1)
+    second = scribe.manifest(head_of(first), [scribe.told(head_of(first))], state=Digest(b"x" * 32))
+    with pytest.raises(DoesNotApply):
+        scribe.ledger.apply((), (first, second))
+    assert scribe.store.head() == GENESIS
+
+
+def test_a_manifest_whose_packet_is_gone_does_not_apply() -> None:
+    scribe = Scribe()
+    _, offer = scribe.packet(GENESIS)
+    with pytest.raises(DoesNotApply, match="is gone"):
+        scribe.ledger.apply((), (scribe.manifest(GENESIS, [offer]),))
+
+
+def test_without_an_agreed_state_nothing_applies() -> None:
+    scribe = Scribe()
+    manifest = scribe.round(GENESIS, 0)
+    scribe.store._head = None  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match="no agreed state"):
+        scribe.ledger.apply((), (manifest,))
+
+
+def test_a_fork_taken_and_taken_back_gives_the_same_bits() -> None:
+    scribe = Scribe()
+    ours, theirs = scribe.round(GENESIS, 0), scribe.round(GENESIS, 1, salt=1)
+    there = scribe.ledger.apply((), (ours,))
+    state = np.array(scribe.store.state(ours.digest))
+    scribe.ledger.apply((ours,), (theirs,))
+    assert scribe.store.head() == head_of(theirs)
+    assert scribe.ledger.apply((theirs,), (ours,)) == there
+    assert np.array_equal(np.asarray(scribe.store.state(ours.digest)), state)
+
+
+def test_a_fork_under_a_state_that_is_gone_does_not_apply() -> None:
+    scribe = Scribe()
+    theirs = scribe.round(GENESIS, 1, salt=1)
+    ours = scribe.play(GENESIS, 2, 0)
+    del scribe.store._states[GENESIS.digest]  # type: ignore[attr-defined]
+    del scribe.store._states[theirs.digest]  # type: ignore[attr-defined]
+    with pytest.raises(DoesNotApply, match="is not kept"):
+        scribe.ledger.apply(tuple(reversed(ours)), (theirs,))
+    assert scribe.store.head() == head_of(ours[-1])
+
+
+# -- the log ---------------------------------------------------------------------------------------
+def test_a_fork_tells_what_two_chains_do_not_share() -> None:
+    scribe = Scribe()
+    common = scribe.play(GENESIS, 2, 0)
+    ours = scribe.play(head_of(common[-1]), 3, 0)
+    theirs = scribe.round(head_of(common[-1]), 1, salt=1)
+    ledger = scribe.ledger
+    assert ledger.fork(ours[-1].digest, theirs.digest) == (tuple(ours), (theirs,))
+    assert ledger.fork(GENESIS.digest, common[-1].digest) == ((), tuple(common))
+    assert ledger.fork(ours[-1].digest, ours[-1].digest) == ((), ())
+
+
+def test_where_the_log_does_not_tell_there_is_no_fork() -> None:
+    scribe = Scribe()
+    ours = scribe.play(GENESIS, 2, 0)
+    assert scribe.ledger.fork(Digest(b"?" * 32), ours[-1].digest) is None
+
+
+def test_signed_bytes_that_the_chain_needs_outlive_a_flood_of_others() -> None:
+    scribe = Scribe()
+    needed = scribe.round(GENESIS, 0)
+    chain = Chain(GENESIS, scribe.me)
+    chain.learn_applied(needed)
+    for number in range(2 * MAX_SEALED):
+        scribe.ledger._sealed[Digest(number.to_bytes(32, "big"))] = b"noise"
+    scribe.ledger.bound(chain)
+    assert len(scribe.ledger._sealed) == MAX_SEALED
+    assert needed.digest in scribe.ledger._sealed
+
+
+def test_a_manifest_whose_bytes_nobody_kept_is_not_committed() -> None:
+    scribe = Scribe()
+    manifest = scribe.round(GENESIS, 0)
+    with pytest.raises(StoreError, match="are gone"):
+        Scribe().ledger.commit(manifest)
+
+
+# -- packets ---------------------------------------------------------------------------------------
+def test_a_refused_packet_is_not_kept() -> None:
+    scribe = Scribe()
+    sealed, offer = scribe.packet(GENESIS, run=Digest(b"other run" + bytes(23)))
+    with pytest.raises(PacketError):
+        scribe.ledger.store_packet(sealed, offer)
+    assert scribe.store.get(offer.packet) is None
+
+
+def test_the_pending_packet_is_mine_and_of_the_round_after_the_head() -> None:
+    scribe = Scribe()
+    mine, theirs = scribe.told(GENESIS, 0), scribe.told(GENESIS, 1)
+    assert scribe.ledger.pending(scribe.me) is None
+    scribe.ledger.keep_pending(theirs.packet)
+    assert scribe.ledger.pending(scribe.me) is None
+    scribe.ledger.keep_pending(mine.packet)
+    found = scribe.ledger.pending(scribe.me)
+    assert found is not None
+    assert found[0] == mine
+    scribe.play(GENESIS, 1, 1)
+    assert scribe.ledger.pending(scribe.me) is None
+
+
+def test_owed_samples_are_the_checkpoints_less_what_was_told_since() -> None:
+    scribe = Scribe()
+    assert scribe.ledger.owed_samples(scribe.me, GENESIS.digest) == 0
+    first, second = scribe.play(GENESIS, 2, 0, 1)
+    scribe.ledger.note_owed(first.digest, 20)
+    assert scribe.ledger.owed_samples(scribe.me, first.digest) == 20
+    assert scribe.ledger.owed_samples(scribe.me, second.digest) == 12
+    assert scribe.ledger.owed_samples(scribe.me, GENESIS.digest) == 28
+
+
+# -- housekeeping ----------------------------------------------------------------------------------
+def test_pruning_keeps_what_a_checkpoint_and_a_long_partition_need_but_no_states() -> None:
+    scribe = Scribe()
+    rounds = scribe.play(GENESIS, 40, 0, 1)
+    head = scribe.store.head()
+    assert head is not None
+    scribe.store.snapshot_every = 10
+    for _ in range(2):
+        scribe.ledger.prune((), (rounds[0].digest,), scribe.me)
+    assert scribe.store.state(rounds[1].digest) is None
+    assert scribe.store.state(rounds[-1].digest) is not None
+    for manifest in rounds:
+        mine, theirs = sorted(manifest.entries, key=lambda entry: entry.contributor != scribe.me)
+        assert scribe.ledger.body(mine.packet) is not None
+        assert (scribe.ledger.body(theirs.packet) is None) == (manifest.round <= 24)
+    assert scribe.ledger.fork(rounds[0].digest, head.digest) == ((), tuple(rounds[1:]))
