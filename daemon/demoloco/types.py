@@ -122,7 +122,8 @@ class BlobRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The agreed state after a round, cut into blobs; its fingerprint is the digest of their digests."""
+    """The agreed state after a round, cut into blobs; its fingerprint is the digest of their
+    digests."""
 
     head: Head
     blobs: tuple[BlobRef, ...]
