@@ -18,6 +18,7 @@ MIN_PROGRESS = 3
 SPEEDS = (1.0, 1.0, 1.0, 0.5, 0.2)
 LOSSES = (0.0, 0.1, 0.3)
 DELAYS = (0.3, 1.5, 4.0)
+DEPTHS = (3, 16, 1000)
 TRANSFERS = (0.1, 2.0, 8.0)
 
 
@@ -33,10 +34,10 @@ def assert_one_chain(nodes: list[SimNode]) -> None:
     """All of these nodes stand on one chain: equal manifests and states at equal rounds."""
     longest = max(nodes, key=lambda n: n.disk.head.round if n.disk.head else -1)
     assert longest.disk.head is not None
-    reference = {m.round: m.digest for m in longest.chain(longest.disk.head.digest)}
+    reference = {m.round: m.digest for m in longest.disk.chain(longest.disk.head.digest)}
     for node in nodes:
         assert node.disk.head is not None, f"{node.name} has no state"
-        for manifest in node.chain(node.disk.head.digest):
+        for manifest in node.disk.chain(node.disk.head.digest):
             assert reference.get(manifest.round, manifest.digest) == manifest.digest, node.name
         common = set(node.disk.states) & set(longest.disk.states)
         assert all(node.disk.states[d] == longest.disk.states[d] for d in common)
@@ -54,7 +55,9 @@ def troubled(seed: int) -> World:
         twice=pick.choice(LOSSES),
     )
     nodes = list(world.nodes.values())
+    depth = pick.choice(DEPTHS)
     for node in nodes:
+        node.disk.depth = depth
         world.at(pick.uniform(0, 60) if pick.random() < 0.7 else pick.uniform(60, 290), node.start)
     for _ in range(pick.randint(0, 8)):
         _plan_trouble(world, pick, pick.uniform(20, TROUBLE_SECONDS - 10))

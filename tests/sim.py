@@ -11,51 +11,18 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import replace
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import Settings
 from demoloco.rounds.machine import Machine
-from demoloco.rounds.rules import Pace, head_of
-from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase
+from demoloco.rounds.rules import head_of
+from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
+from tests.sim_parts import GENESIS, PACE, RUN, Disk, Faults, digest
 
-RUN = Digest(b"R" * 32)
 HEARTBEAT = 2.0
 SILENCE = 7.0
-PACE = Pace(
-    quorum=0.66, grace_share=0.5, grace_seconds=2.0, succession_seconds=5.0, max_contributors=64
-)
-
-
-def digest(*parts: object) -> Digest:
-    return Digest(blake2b(repr(parts).encode(), digest_size=32).digest())
-
-
-GENESIS = Head(digest=RUN, round=0, samples_total=0)  # type: ignore[arg-type]
-
-
-@dataclass
-class Faults:
-    """What may go wrong: seconds, and shares of all messages. An answer is lost like a message."""
-
-    delay: tuple[float, float] = (0.01, 0.3)
-    transfer: tuple[float, float] = (0.0, 0.1)
-    loss: float = 0.0
-    twice: float = 0.0
-
-
-@dataclass
-class Disk:
-    """What survives a crash."""
-
-    manifests: dict[Digest, Manifest] = field(default_factory=dict)
-    packets: set[Digest] = field(default_factory=set)
-    states: dict[Digest, Digest] = field(default_factory=dict)  # head → fingerprint
-    head: Head | None = None
-    pending: Offer | None = None
-    owed: int = 0  # in the checkpoint
 
 
 class SimNode:
@@ -96,7 +63,7 @@ class SimNode:
         disk = self.disk
         if disk.head is not None:
             owed, pending = self._restore()
-            at, chain = disk.states[disk.head.digest], self.chain(disk.head.digest)
+            at, chain = disk.states[disk.head.digest], self.disk.chain(disk.head.digest)
             self.hear(ev.Started(disk.head, at, chain, pending, 1.0, owed_samples=owed))
         self.later(0.5, lambda: self.hear(ev.WorkerCame()))
         self.later(0.1, self.beat)
@@ -158,14 +125,6 @@ class SimNode:
             self._told[head] = below + (entry.samples if entry is not None else 0)
         return self._told[head]
 
-    def chain(self, head: Digest) -> tuple[Manifest, ...]:
-        """The manifests on disk up to `head`, oldest first."""
-        chain: list[Manifest] = []
-        while (manifest := self.disk.manifests.get(head)) is not None:
-            chain.append(manifest)
-            head = manifest.parent
-        return tuple(reversed(chain))
-
     # -- effects ------------------------------------------------------------
     def carry_out(self, effect: ef.Effect) -> None:
         match effect:
@@ -182,9 +141,10 @@ class SimNode:
                 self.work(0.1, lambda: self._contributed(round_, parent, samples))
             case ef.Announce(offers):
                 self.world.tell(self, ev.OffersHeard(self.name, offers))
-            case ef.Fetch(packet, _, holders, _):
+            case ef.Fetch(_, _, _, offer):
+                assert offer is not None
                 seconds = self.world.random.uniform(*self.world.faults.transfer)
-                self.world.call(self, lambda: self._fetch(packet, holders), seconds)
+                self.world.call(self, lambda: self._fetch(offer, effect.holders), seconds)
             case ef.FetchManifests(holder, head):
                 self.world.call(self, lambda: self._fetch_manifests(holder, head))
             case ef.FetchSnapshot(holders):
@@ -241,17 +201,18 @@ class SimNode:
             samples=samples,
             size=100,
         )
-        self.disk.packets.add(packet)
+        self.disk.packets[packet] = Round(round_)
         self.disk.pending = offer
         self.hear(ev.Contributed(offer, 1.0))
 
-    def _fetch(self, packet: Digest, holders: tuple[PeerId, ...]) -> None:
+    def _fetch(self, offer: Offer, holders: tuple[PeerId, ...]) -> None:
+        packet = offer.packet
         if packet in self.disk.packets:
             return self.hear(ev.PacketFetched(packet, 1.0))
         for holder in holders:
             other = self.world.nodes.get(holder)
             if other and self.world.answers(self, other) and packet in other.disk.packets:
-                self.disk.packets.add(packet)
+                self.disk.packets[packet] = offer.round
                 other.hear(ev.PacketServed(self.name, packet))
                 return self.hear(ev.PacketFetched(packet, 1.0))
         return self.hear(ev.FetchFailed(packet))
@@ -259,7 +220,7 @@ class SimNode:
     def _fetch_manifests(self, holder: PeerId, head: Digest) -> None:
         other = self.world.nodes[holder]
         if self.world.answers(self, other) and head in other.disk.manifests:
-            chain = other.chain(head)[::-1][:64]
+            chain = other.disk.chain(head)[::-1][:64]
             return self.hear(ev.ManifestsFetched(holder, chain))
         return self.hear(ev.ManifestsFailed(holder, head))
 
@@ -267,10 +228,7 @@ class SimNode:
         for holder in holders:
             other = self.world.nodes[holder]
             if self.world.answers(self, other) and other.disk.head is not None:
-                head = other.disk.head
-                chain = [m for m in other.chain(head.digest) if m.round % 5 == 0]
-                manifest = chain[-1] if chain else None
-                base = head_of(manifest) if manifest is not None else GENESIS
+                base, manifest = other.disk.snapshot()
                 if manifest is not None:
                     self.disk.manifests[manifest.digest] = manifest
                 self.disk.states[base.digest] = other.disk.states[base.digest]
@@ -283,24 +241,26 @@ class SimNode:
         head = self.disk.head
         assert head is not None
         below = apply.undo[-1].parent if apply.undo else head.digest
-        fingerprint = self.disk.states[below]
+        fingerprint = self.disk.states.get(below)
         for manifest in apply.redo:
-            assert all(entry.packet in self.disk.packets for entry in manifest.entries)
-            if manifest.state != fingerprint:
-                return self.hear(ev.ApplyFailed(manifest.digest, "another state"))
+            here = all(entry.packet in self.disk.packets for entry in manifest.entries)
+            if manifest.state != fingerprint or not here:
+                return self.hear(ev.ApplyFailed(manifest.digest, "not from the state that is here"))
             fingerprint = digest(fingerprint, manifest.digest)
             self.disk.states[manifest.digest] = fingerprint
         return self._applied(head_of(apply.redo[-1]), fingerprint)
 
     def _adopt(self, head: Head, fingerprint: Digest) -> None:
-        """A snapshot without the manifests below it: what it holds of mine cannot be counted."""
-        self._told.clear()
-        self.disk.head = head
-        self.learnt = self.told() + self.machine.state.labour.owed_samples
+        """Where the manifests up to it are not known, what it holds of mine cannot be counted."""
+        if isinstance(self.machine.state.moving, ev.SnapshotFetched):
+            self._told.clear()
+            self.disk.head = head
+            self.learnt = self.told() + self.machine.state.labour.owed_samples
         self._applied(head, fingerprint)
 
     def _applied(self, head: Head, fingerprint: Digest) -> None:
         self.disk.head = head
+        self.disk.prune()
         self.applied.append((head.round, head.digest, fingerprint))
         self.hear(ev.Applied(head, fingerprint))
         self.disk.owed = self.machine.state.labour.owed_samples

@@ -136,7 +136,7 @@ def test_where_packets_on_the_way_are_not_to_be_had_a_snapshot_is_taken(fork: bo
     assert len(desk.wants(ef.FetchSnapshot)) == 1
 
 
-def _at_snapshot(desk: Desk, at: Manifest | Head) -> ev.SnapshotFetched:
+def _at_snapshot(at: Manifest | Head) -> ev.SnapshotFetched:
     head = at if isinstance(at, Head) else head_of(at)
     made = at if isinstance(at, Manifest) else None
     return ev.SnapshotFetched(head, digest("state after", head.digest), made)
@@ -147,7 +147,7 @@ def test_a_snapshot_is_taken_whole_and_the_rest_is_replayed() -> None:
     desk = Desk().start()
     rounds = chain(MAX_REPLAY + 2)
     desk.see("founder", head_of(rounds[-1]))
-    desk.hear(_at_snapshot(desk, rounds[-3]))
+    desk.hear(_at_snapshot(rounds[-3]))
     (adopt,) = desk.wants(ef.Adopt)
     assert adopt.head == head_of(rounds[-3])
     desk.hear(ev.Applied(adopt.head, adopt.fingerprint))
@@ -160,25 +160,48 @@ def test_a_snapshot_is_taken_whole_and_the_rest_is_replayed() -> None:
 
 def test_a_snapshot_that_is_not_heavier_is_of_no_use_and_counts_as_failed() -> None:
     """[P50]"""
-    desk = Desk().start(*chain(2))
     rounds = chain(MAX_REPLAY + 3)
-    desk.see("founder", head_of(rounds[-1]))
-    desk.hear(_at_snapshot(desk, rounds[1]))
-    assert desk.wants(ef.Adopt) + desk.wants(ef.FetchSnapshot) == []
-    desk.wake(1.0)
-    assert len(desk.wants(ef.FetchSnapshot)) == 1
+    parent = head_of(rounds[0])
+    false = manifest(parent, [offer("x", parent)], "founder", samples_total=10**6)
+    useless = [
+        _at_snapshot(rounds[1]),  # not heavier
+        replace(_at_snapshot(rounds[-1]), head=replace(parent, samples_total=10**6)),
+        replace(_at_snapshot(GENESIS), head=replace(GENESIS, samples_total=10**6)),
+        _at_snapshot(false),  # its manifest does not add up
+    ]
+    for snapshot in useless:
+        desk = Desk().start(*rounds[:2])
+        desk.see("founder", head_of(rounds[-1]))
+        desk.hear(snapshot)
+        assert snapshot.manifest is not false or "refused" in desk.wants(ef.Note)[0].text
+        assert desk.wants(ef.Adopt) + desk.wants(ef.FetchSnapshot) == []
+        desk.wake(1.0)
+        assert len(desk.wants(ef.FetchSnapshot)) == 1
 
 
-def test_a_snapshot_does_not_tell_what_the_skipped_rounds_told_of_me() -> None:
+def test_a_snapshot_tells_of_me_only_what_the_known_manifests_do() -> None:
     """[P51]"""
-    desk = Desk().start()
-    mine = desk.contribute(10)
-    rounds = [manifest(GENESIS, [mine], "founder")]
-    rounds += chain(MAX_REPLAY + 1, "me", head_of(rounds[0]))
-    desk.see("founder", head_of(rounds[-1]))
-    desk.hear(_at_snapshot(desk, rounds[-1]))
-    desk.hear(ev.Applied(head_of(rounds[-1]), digest("state")))
-    assert desk.owed == 10
+    for known, owed in ((True, 0), (False, 10)):
+        desk = Desk().start()
+        first = manifest(GENESIS, [desk.contribute(10)], "founder")
+        last = manifest(head_of(first), [offer("x", head_of(first))], "x", ("me",))
+        _take_snapshot(desk, [first, last], known=known)
+        assert desk.owed == owed
+
+
+def _take_snapshot(desk: Desk, rounds: list[Manifest], *, known: bool) -> None:
+    """The state of the first round, if the way is known; else of the last."""
+    far = replace(head_of(rounds[-1]), round=MAX_REPLAY + 9, digest=digest("far"))
+    at = rounds[0] if known else rounds[-1]
+    desk.see("founder", replace(far, samples_total=10**6))
+    assert len(desk.wants(ef.FetchSnapshot)) == 1
+    if known:
+        desk.hear(ev.ManifestHeard(FOUNDER, at))
+    desk.hear(_at_snapshot(at))
+    assert desk.wants(ef.Commit) == ([ef.Commit(at)] if known else [])
+    (adopt,) = desk.wants(ef.Adopt)
+    desk.hear(ev.Applied(adopt.head, adopt.fingerprint))
+    assert desk.head == head_of(at)
 
 
 def test_a_head_that_nobody_can_deliver_is_left_aside_for_a_while() -> None:
@@ -246,7 +269,7 @@ def test_a_manifest_that_does_not_apply_puts_my_own_state_in_doubt() -> None:
     desk.hear(ev.PacketFetched(rounds[1].entries[0].packet, 1.0))
     desk.hear(ev.ApplyFailed(rounds[1].digest, "another state"))
     assert len(desk.wants(ef.FetchSnapshot)) == 1
-    desk.hear(_at_snapshot(desk, GENESIS))  # lighter than my head, and taken nevertheless
+    desk.hear(_at_snapshot(GENESIS))  # lighter than my head, and taken nevertheless
     assert len(desk.wants(ef.Adopt)) == 1
 
 
@@ -257,7 +280,7 @@ def test_a_manifest_that_does_not_apply_after_a_snapshot_either_is_refused() -> 
     desk.hear(ev.ManifestHeard(FOUNDER, rounds[1]))
     desk.hear(ev.PacketFetched(rounds[1].entries[0].packet, 1.0))
     desk.hear(ev.ApplyFailed(rounds[1].digest, "another state"))
-    desk.hear(_at_snapshot(desk, rounds[0]))
+    desk.hear(_at_snapshot(rounds[0]))
     desk.hear(ev.Applied(head_of(rounds[0]), digest("state")))
     assert len(desk.wants(ef.Apply)) == 1
     desk.hear(ev.ApplyFailed(rounds[1].digest, "another state"))

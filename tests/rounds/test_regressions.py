@@ -8,7 +8,7 @@ from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import head_of
 from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
-from tests.sim import Faults, World
+from tests.sim import Faults, World, digest
 
 FOUNDER = PeerId("founder")
 
@@ -75,3 +75,34 @@ def test_a_member_that_refers_to_what_nobody_has_does_not_stop_the_others() -> N
         node.hear(ev.ManifestHeard(PeerId("liar"), claim))
     world.run(240)
     assert all(n.disk.head and n.disk.head.round >= before + 3 for n in nodes)
+
+
+def test_a_packet_of_no_samples_is_never_made() -> None:
+    """Seed 10176: trained steps were waiting while the chain told all that was owed."""
+    desk = Desk().start()
+    heavy = manifest(GENESIS, [offer("me", samples=50)], "founder")
+    desk.hear(ev.ManifestHeard(FOUNDER, heavy))
+    desk.train(10)
+    desk.hear(ev.Contributed(offer("me", name="late"), 1.0))
+    desk.hear(ev.LeaveRequested())
+    desk.hear(ev.PacketFetched(heavy.entries[0].packet, 1.0))
+    desk.apply()
+    assert desk.owed == 0
+    assert desk.wants(ef.Contribute) == []
+
+
+def test_going_back_to_an_older_snapshot_takes_back_what_was_told_since() -> None:
+    """Seed 10176: a lost chain too deep to be taken back was not owed again."""
+    desk = Desk().start()
+    told = manifest(GENESIS, [desk.contribute(10)], "founder")
+    desk.get(told)
+    parent = head_of(told)
+    after = manifest(parent, [offer("me", parent)], "me", ("me",))
+    desk.see("founder", parent)
+    desk.hear(ev.ManifestHeard(FOUNDER, after))
+    for fetch in desk.wants(ef.Fetch):
+        desk.hear(ev.PacketFetched(fetch.packet, 1.0))
+    desk.hear(ev.ApplyFailed(after.digest, "another state"))
+    desk.hear(ev.SnapshotFetched(GENESIS, digest("state after", GENESIS.digest), None))
+    desk.hear(ev.Applied(GENESIS, digest("state after", GENESIS.digest)))
+    assert desk.owed == 10

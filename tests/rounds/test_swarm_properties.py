@@ -13,10 +13,10 @@ def assert_one_chain(nodes: list[SimNode]) -> None:
     """All of these nodes stand on one chain: equal manifests and fingerprints at equal rounds."""
     longest = max(nodes, key=lambda n: n.disk.head.round if n.disk.head else -1)
     assert longest.disk.head is not None
-    reference = {m.round: m.digest for m in longest.chain(longest.disk.head.digest)}
+    reference = {m.round: m.digest for m in longest.disk.chain(longest.disk.head.digest)}
     for node in nodes:
         assert node.disk.head is not None
-        for manifest in node.chain(node.disk.head.digest):
+        for manifest in node.disk.chain(node.disk.head.digest):
             assert reference.get(manifest.round, manifest.digest) == manifest.digest, node.name
         states = (node.disk.states, longest.disk.states)
         assert all(states[0][d] == states[1][d] for d in set(states[0]) & set(states[1]))
@@ -44,7 +44,7 @@ def test_equal_nodes_close_each_round_with_everybody_in() -> None:
     world.run(300)
     assert_one_chain(alive(world))
     founder = world.nodes[world.creator]
-    chain = founder.chain(founder.disk.head.digest)  # type: ignore[union-attr]
+    chain = founder.disk.chain(founder.disk.head.digest)  # type: ignore[union-attr]
     assert len(chain) >= 20
     assert [len(m.entries) for m in chain[5:]] == [3] * len(chain[5:])
 
@@ -58,7 +58,7 @@ def test_a_late_joiner_costs_the_others_no_round() -> None:
     third.start()
     world.run(60)
     assert third.disk.head is not None
-    chain = first.chain(first.disk.head.digest)  # type: ignore[union-attr]
+    chain = first.disk.chain(first.disk.head.digest)  # type: ignore[union-attr]
     around = [m for m in chain[5:]]
     assert all(m.entry_of(first.name) and m.entry_of(second.name) for m in around)
     assert any(m.entry_of(third.name) for m in chain)
@@ -100,7 +100,7 @@ def test_a_leaver_takes_nothing_with_it() -> None:
     world.run(40)
     assert not leaver.alive
     witness = world.nodes[world.creator]
-    chain = witness.chain(witness.disk.head.digest)  # type: ignore[union-attr]
+    chain = witness.disk.chain(witness.disk.head.digest)  # type: ignore[union-attr]
     told = sum(e.samples for m in chain if (e := m.entry_of(leaver.name)) is not None)
     assert told == leaver.learnt
     assert_one_chain(alive(world))

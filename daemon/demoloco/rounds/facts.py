@@ -55,6 +55,7 @@ class Labour:
         """What entered and left the winning chain is no longer owed, or owed again."""
         change = sum(e.samples for e in untold) - sum(e.samples for e in told)
         self.owed_samples = max(0, self.owed_samples + change)
+        self.ready = self.ready and self.owed_samples > 0
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from demoloco.rounds import events as ev
 from demoloco.rounds.chain import Chain, Path
-from demoloco.rounds.effects import Adopt, Effect, Note, Say
+from demoloco.rounds.effects import Adopt, Commit, Effect, Note, Say
 from demoloco.rounds.facts import (
     ASIDE_SECONDS,
     Errands,
@@ -21,7 +21,7 @@ from demoloco.rounds.facts import (
     Settings,
 )
 from demoloco.rounds.open_round import Held, Offers, OpenRound
-from demoloco.rounds.rules import heavier, offers_of
+from demoloco.rounds.rules import head_of, heavier, offers_of
 from demoloco.types import NO_DIGEST, Digest, Head, Manifest, Offer, PeerId, Phase, Round, short
 
 SNAPSHOT = NO_DIGEST
@@ -43,7 +43,8 @@ class State:
         self.errands = Errands()
         self.held: dict[Digest, Held] = {}  # packets that are here and checked
         self.asked: dict[Digest, Offer] = {}  # packets that are being fetched, as they must be
-        self.moving: Path | ev.SnapshotFetched | None = None  # Apply or Adopt under way
+        # Apply or Adopt under way; the event itself where nobody knows the way to the snapshot
+        self.moving: Path | ev.SnapshotFetched | None = None
         self.broken: set[Digest] = set()  # manifests that do not start from the state that I have
         self.doubted: set[Digest] = set()  # the same, before I took a snapshot for them
         self.refused = Refused()  # manifests, and offers of packets
@@ -233,6 +234,10 @@ class State:
             self.offers.refuse(offer)
 
     def _on_snapshot_fetched(self, event: ev.SnapshotFetched, now: float) -> list[Effect]:
+        genesis = Head(digest=self.settings.run, round=Round(0), samples_total=0)
+        if event.head != (genesis if event.manifest is None else head_of(event.manifest)):
+            self.errands.failed(SNAPSHOT, now)
+            return [Note("snapshot refused: its head is not its manifest's", warning=True)]
         if self.chain is None:
             self.errands.done(SNAPSHOT)
             self.chain = Chain(event.head, self.settings.creator)
@@ -240,13 +245,31 @@ class State:
             self.fingerprint = event.fingerprint
             self._open(now)
             return [Note(f"took the agreed state of round {event.head.round}")]
-        if self.moving is None and (self.broken or heavier(event.head, self.chain.head)):
-            self.errands.done(SNAPSHOT)
-            self.doubted, self.broken = self.broken, set()
-            self.moving = event
-            return [Adopt(event.head, event.fingerprint)]
-        self.errands.failed(SNAPSHOT, now)
-        return []
+        wanted = bool(self.broken) or heavier(event.head, self.chain.head)
+        if self.moving is not None or event.head.digest in self.refused or not wanted:
+            self.errands.failed(SNAPSHOT, now)
+            return []
+        return self._adopt(event, now)
+
+    def _adopt(self, event: ev.SnapshotFetched, now: float) -> list[Effect]:
+        """Where the way to it is known, what it tells of me is accounted for as on any other."""
+        assert self.chain is not None
+        try:
+            way = self._way_to_snapshot(self.chain, event)
+        except ValueError as fault:
+            self.errands.failed(SNAPSHOT, now)
+            return [self.refuse(event.head.digest, str(fault))]
+        self.errands.done(SNAPSHOT)
+        self.doubted, self.broken = self.broken, set()
+        self.moving = way if isinstance(way, Path) else event
+        durable = [Commit(manifest) for manifest in way.redo] if isinstance(way, Path) else []
+        return [*durable, Adopt(event.head, event.fingerprint)]
+
+    @staticmethod
+    def _way_to_snapshot(chain: Chain, event: ev.SnapshotFetched) -> Path | Digest:
+        if event.manifest is not None and (fault := chain.add(event.manifest)) is not None:
+            raise ValueError(fault)
+        return chain.path_to(event.head.digest)
 
     def _on_contributed(self, event: ev.Contributed) -> None:
         self.labour.contributing = False
