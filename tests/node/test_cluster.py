@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from demoloco.node import ledger
 from demoloco.rounds import events as ev
-from tests.node.cluster import Cluster, ClusterNode, cluster
+from demoloco.worker.port import Correct
+from tests.node.cluster import TIMING, Cluster, ClusterNode, cluster
 
 
 def assert_agreed(nodes: list[ClusterNode]) -> None:
@@ -77,17 +81,25 @@ async def test_a_node_joins_late_and_takes_part(tmp_path: Path) -> None:
         await assert_all_is_well(made)
 
 
-async def test_a_node_that_leaves_tells_what_it_has_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_a_node_that_leaves_hands_over_what_it_has_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     async with cluster(tmp_path) as made:
         nodes = await made.found(3)
         await made.all_reach(2)
         leaver = nodes[2]
         await made.until(lambda: leaver.worker.steps_under_way == 1)
-        told, me = leaver.parts.report.tally.rounds_contributed, leaver.identity.peer_id
         await leaver.leave()
+        labour, last = leaver.parts.machine.state.labour, leaver.parts.machine.state.round
+        assert last is not None
+        if last.mine is not None:  # in no manifest yet that the leaver heard of
+            packet = last.mine.packet
+            assert all(node.parts.ledger.store.get(packet) is not None for node in nodes[:2])
+            assert last.mine.samples == labour.owed_samples
+        else:
+            assert labour.owed_samples == 0
         left_at = nodes[0].round
         await made.all_reach(left_at + 2, nodes[:2])
-        assert sum(m.entry_of(me) is not None for m in nodes[0].chain()) == told + 1
         assert_agreed(made.nodes)
 
 
@@ -103,7 +115,11 @@ async def test_a_fallen_worker_is_restored_and_the_node_stays(tmp_path: Path) ->
         await assert_all_is_well(made)
 
 
-async def test_two_halves_train_on_and_one_chain_wins_where_they_meet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("depth", [16, 1], ids=["replayed", "by a snapshot"])
+async def test_two_halves_train_on_and_one_chain_wins_where_they_meet(
+    tmp_path: Path, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "REPLAY_DEPTH", depth)
     async with cluster(tmp_path) as made:
         nodes = await made.found(3)
         await made.all_reach(2)
@@ -116,4 +132,45 @@ async def test_two_halves_train_on_and_one_chain_wins_where_they_meet(tmp_path: 
         await made.until(lambda: alone.feed.status.head == nodes[0].feed.status.head)
         again = alone.feed.status.rounds_contributed + 2
         await made.until(lambda: alone.feed.status.rounds_contributed >= again)
+        await assert_all_is_well(made)
+
+
+async def test_a_node_that_crashed_comes_back_and_has_lost_only_what_no_checkpoint_had(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(3)
+        await made.all_reach(3)
+        hurt = nodes[1]
+        await hurt.crash()
+        gone_at = nodes[0].round
+        await made.all_reach(gone_at + 3, [nodes[0], nodes[2]])
+        await hurt.start((nodes[0].address,))
+        await made.until(lambda: hurt.restores == 1)
+        again = hurt.feed.status.rounds_contributed + 2
+        await made.until(lambda: hurt.feed.status.rounds_contributed >= again)
+        await assert_all_is_well(made)
+
+
+async def test_words_that_get_lost_cost_time_and_nothing_else(tmp_path: Path) -> None:
+    impatient = replace(TIMING, call_seconds=0.3, connect_seconds=0.3, chunk_seconds=0.3)
+    async with cluster(tmp_path, impatient) as made:
+        made.network.loss = 0.04
+        nodes = await made.found(3)
+        await made.until(lambda: all(n.feed.status.rounds_contributed >= 2 for n in nodes))
+        made.network.loss = 0.0
+        await assert_all_is_well(made)
+
+
+async def test_a_worker_that_falls_as_a_round_is_applied_is_put_on_the_new_state(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(2)
+        await made.all_reach(2)
+        hurt = nodes[0]
+        hurt.worker.falls_at = lambda command: isinstance(command, Correct)
+        await made.until(lambda: hurt.restores == 1)
+        again = hurt.feed.status.rounds_contributed + 2
+        await made.until(lambda: hurt.feed.status.rounds_contributed >= again)
         await assert_all_is_well(made)

@@ -1,0 +1,243 @@
+"""How a node comes to its run: what it takes from whom, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demoloco.codec.layout import layout_of
+from demoloco.config import RunConfig
+from demoloco.errors import ConfigError
+from demoloco.node.disk import Disk
+from demoloco.node.founding import Founding, Run
+from demoloco.settings import Settings, run_config_bytes
+from demoloco.store.memory import MemoryStore
+from demoloco.types import Genesis, PeerId, TensorShape
+from demoloco.wire import encode_genesis, run_of
+from demoloco.worker.port import Described
+from tests.node.scribe import LAYOUT, Scribe, report_of
+
+OWN = "somebody:Task"
+SEEDS = ("/memory/seed/p2p/x",)
+
+
+class FakeCrew:
+    """A worker that knows one model, whatever the task's name."""
+
+    def __init__(self) -> None:
+        self.layout = LAYOUT
+        self.defaults: dict[str, Any] = {}
+        self.described: list[str] = []
+        self.begun: list[RunConfig] = []
+
+    async def describe(self, task: str, args: dict[str, Any], seed: int) -> Described:
+        self.described.append(task)
+        return Described(
+            layout=self.layout.to_bytes(), defaults=self.defaults, device="cpu", unit="lines"
+        )
+
+    async def begin(self, config: RunConfig) -> None:
+        self.begun.append(config)
+
+    async def write_initial(self, path: Path) -> None:
+        np.full((LAYOUT.chunks, 4096), 0.5, np.float32).tofile(path)
+
+
+class Seeds:
+    """What the seeds answer."""
+
+    def __init__(self, me: PeerId) -> None:
+        self.peer_id = me
+        self.genesis: Genesis | None = None
+        self.asked = 0
+
+    async def find_genesis(self, timeout_seconds: float) -> Genesis:
+        self.asked += 1
+        if self.genesis is None:
+            raise ConfigError("no seed answers")
+        return self.genesis
+
+
+class Desk:
+    """One home, and all that a node needs to find its run."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.disk = Disk()
+        self.crew = FakeCrew()
+        self.seeds = Seeds(Scribe().me)
+
+    async def run(self, *peers: str, **wishes: Any) -> Run:
+        settings = Settings(run=wishes, node={}, origins={})
+        parts: Any = (self.store, self.disk, self.seeds, self.crew)
+        return await Founding(settings, *parts).run(report_of(), peers)
+
+    def restart(self) -> None:
+        """The same home, with a worker of its own."""
+        self.crew = FakeCrew()
+
+    def close(self) -> None:
+        self.disk.close()
+        self.store.close()
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    made = Desk()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def theirs() -> AsyncIterator[Desk]:
+    made = Desk()
+    yield made
+    made.close()
+
+
+async def test_without_peers_a_run_is_founded_and_its_state_is_the_models(desk: Desk) -> None:
+    desk.crew.defaults = {"inner_steps": 7}
+    run = await desk.run(batch_size=4)
+    assert (run.config.inner_steps, run.config.batch_size) == (7, 4)
+    assert desk.crew.begun == [run.config]
+    head = desk.store.head()
+    assert head is not None
+    assert (head.digest, head.round) == (run.digest, 0)
+    state = desk.store.state(head.digest)
+    assert state is not None
+    assert bool((state == 0.5).all())
+    assert desk.store.get(run.digest) == encode_genesis(run.genesis)
+    assert run.genesis.creator == desk.seeds.peer_id
+    assert list(desk.store.checkpoint_dir().iterdir()) == []
+
+
+async def test_two_runs_of_the_same_settings_are_two(desk: Desk, theirs: Desk) -> None:
+    assert (await desk.run()).digest != (await theirs.run()).digest
+
+
+async def test_with_peers_their_run_is_joined(desk: Desk, theirs: Desk) -> None:
+    run = await theirs.run(inner_steps=9)
+    desk.seeds.genesis = run.genesis
+    joined = await desk.run(*SEEDS)
+    assert (joined.digest, joined.config) == (run.digest, run.config)
+    assert desk.store.head() is None  # the state is to be fetched
+
+
+async def test_a_node_goes_on_with_the_run_of_its_home(desk: Desk) -> None:
+    run = await desk.run(inner_steps=9)
+    desk.restart()
+    again = await desk.run()
+    assert (again.digest, again.config) == (run.digest, run.config)
+    assert desk.seeds.asked == 0
+
+
+async def test_seeds_that_are_away_do_not_keep_a_node_from_its_run(desk: Desk) -> None:
+    run = await desk.run()
+    desk.restart()
+    assert (await desk.run(*SEEDS)).digest == run.digest
+    assert desk.seeds.asked == 1
+
+
+async def test_seeds_of_another_run_are_refused(desk: Desk, theirs: Desk) -> None:
+    await desk.run()
+    desk.seeds.genesis = (await theirs.run()).genesis
+    desk.restart()
+    with pytest.raises(ConfigError, match="a home of its own"):
+        await desk.run(*SEEDS)
+
+
+async def test_seeds_that_are_away_are_the_end_for_a_newcomer(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match="no seed answers"):
+        await desk.run(*SEEDS)
+
+
+async def test_a_wish_that_contradicts_the_run_is_named(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run(inner_steps=9)).genesis
+    with pytest.raises(ConfigError, match="inner_steps"):
+        await desk.run(*SEEDS, inner_steps=10)
+    assert desk.crew.described == []
+    assert desk.store.noted("genesis") is None
+
+
+async def test_a_wish_that_the_run_fulfils_is_none_to_refuse(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run(inner_steps=9, task_args={"a": 1, "b": 2})).genesis
+    assert (await desk.run(*SEEDS, inner_steps=9, task_args={"a": 1})).config.inner_steps == 9
+
+
+async def test_a_tasks_argument_that_the_run_lacks_is_named(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run(task_args={"a": 1})).genesis
+    with pytest.raises(ConfigError, match="a"):
+        await desk.run(*SEEDS, task_args={"a": 2})
+
+
+async def test_code_that_only_the_genesis_names_is_not_imported(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run(task=OWN)).genesis
+    with pytest.raises(ConfigError, match=f"add --task {OWN}"):
+        await desk.run(*SEEDS)
+    assert desk.crew.described == []
+
+
+async def test_code_that_the_user_named_too_is(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run(task=OWN)).genesis
+    assert (await desk.run(*SEEDS, task=OWN)).config.task == OWN
+    assert desk.crew.described == [OWN]
+
+
+async def test_another_model_than_the_runs_is_refused(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run()).genesis
+    desk.crew.layout = layout_of([TensorShape(name="w", shape=(64, 65))])
+    with pytest.raises(ConfigError, match="w is"):
+        await desk.run(*SEEDS)
+    assert desk.store.noted("genesis") is None
+
+
+async def test_a_genesis_whose_configuration_is_none_is_refused(desk: Desk, theirs: Desk) -> None:
+    genesis = (await theirs.run()).genesis
+    desk.seeds.genesis = replace(genesis, config=b"{}x")
+    with pytest.raises(ConfigError, match="configuration"):
+        await desk.run(*SEEDS)
+    desk.seeds.genesis = replace(genesis, layout=b"[]")
+    with pytest.raises(ConfigError):
+        await desk.run(*SEEDS)
+
+
+async def test_a_home_whose_genesis_cannot_be_read_says_so(desk: Desk) -> None:
+    digest = desk.store.put(b"not a genesis")
+    desk.store.note("genesis", digest)
+    with pytest.raises(ConfigError, match="choose another --home"):
+        await desk.run()
+
+
+async def test_no_draft_is_left_where_founding_fails(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(path: Path) -> None:
+        half_of_it(path)
+        raise ConfigError("no memory")
+
+    monkeypatch.setattr(desk.crew, "write_initial", fail)
+    with pytest.raises(ConfigError, match="no memory"):
+        await desk.run()
+    assert list(desk.store.checkpoint_dir().iterdir()) == []
+    assert desk.store.head() is None
+
+
+def half_of_it(path: Path) -> None:
+    path.write_bytes(b"half")
+
+
+def test_the_runs_name_follows_from_its_genesis_alone() -> None:
+    genesis = Genesis(
+        config=run_config_bytes(RunConfig()),
+        layout=LAYOUT.to_bytes(),
+        creator=Scribe().me,
+        snapshot=(),
+        nonce=bytes(16),
+    )
+    described = Described(layout=b"", defaults={}, device="", unit="")
+    assert Run(genesis, RunConfig(), LAYOUT, described).digest == run_of(genesis)
