@@ -1,4 +1,4 @@
-"""What once went wrong, each as small as it gets. A seed is one of the hunt's, `make sim`."""
+"""What once went wrong, each as small as it gets. The hunt is `make sim`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOUNDER = PeerId("founder")
 
 
 def test_a_node_left_alone_with_a_manifest_whose_packets_are_gone_goes_on() -> None:
-    """Seed 685: it looked for the other proposer whose turn it was, and fell."""
+    """The hunt: it looked for the other proposer whose turn it was, and fell."""
     desk = Desk("founder").start()
     gone = manifest(GENESIS, [offer("other")], "other")
     desk.hear(ev.ManifestHeard(PeerId("other"), gone))
@@ -78,7 +78,7 @@ def test_a_member_that_refers_to_what_nobody_has_does_not_stop_the_others() -> N
 
 
 def test_a_packet_of_no_samples_is_never_made() -> None:
-    """Seed 10176: trained steps were waiting while the chain told all that was owed."""
+    """The hunt: trained steps were waiting while the chain told all that was owed."""
     desk = Desk().start()
     heavy = manifest(GENESIS, [offer("me", samples=50)], "founder")
     desk.hear(ev.ManifestHeard(FOUNDER, heavy))
@@ -92,7 +92,7 @@ def test_a_packet_of_no_samples_is_never_made() -> None:
 
 
 def test_going_back_to_an_older_snapshot_takes_back_what_was_told_since() -> None:
-    """Seed 10176: a lost chain too deep to be taken back was not owed again."""
+    """The hunt: a lost chain too deep to be taken back was not owed again."""
     desk = Desk().start()
     told = manifest(GENESIS, [desk.contribute(10)], "founder")
     desk.get(told)

@@ -6,28 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sim import Faults, SimNode, World
-
-
-def assert_one_chain(nodes: list[SimNode]) -> None:
-    """All of these nodes stand on one chain: equal manifests and fingerprints at equal rounds."""
-    longest = max(nodes, key=lambda n: n.disk.head.round if n.disk.head else -1)
-    assert longest.disk.head is not None
-    reference = {m.round: m.digest for m in longest.disk.chain(longest.disk.head.digest)}
-    for node in nodes:
-        assert node.disk.head is not None
-        for manifest in node.disk.chain(node.disk.head.digest):
-            assert reference.get(manifest.round, manifest.digest) == manifest.digest, node.name
-        states = (node.disk.states, longest.disk.states)
-        assert all(states[0][d] == states[1][d] for d in set(states[0]) & set(states[1]))
-
-
-def alive(world: World) -> list[SimNode]:
-    return [node for node in world.nodes.values() if node.alive]
-
-
-def rounds(world: World) -> list[int]:
-    return [node.disk.head.round if node.disk.head else -1 for node in alive(world)]
+from demoloco.rounds.events import LeaveRequested
+from tests import schedule
+from tests.schedule import alive, assert_one_chain, rounds
+from tests.sim import Faults, World
 
 
 def test_one_node_alone_goes_on() -> None:
@@ -89,8 +71,6 @@ def test_a_dead_proposer_is_succeeded() -> None:
 
 
 def test_a_leaver_takes_nothing_with_it() -> None:
-    from demoloco.rounds.events import LeaveRequested
-
     world = World(6, [1.0] * 3)
     for node in world.nodes.values():
         node.start()
@@ -119,6 +99,12 @@ def test_a_partition_that_heals_leaves_one_chain_and_loses_nothing(seed: int) ->
     world.run(90)
     assert_one_chain(alive(world))
     assert any("lighter chain" in note for n in alive(world) for note in n.notes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_schedule_of_trouble_ends_with_all_promises_kept(seed: int) -> None:
+    world = schedule.run(seed)
+    assert sum(node.learnt for node in world.nodes.values()) > 0
 
 
 @settings(max_examples=25)

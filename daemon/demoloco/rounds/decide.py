@@ -87,7 +87,7 @@ def _way_to(state: State, target: Head, now: float) -> Path | Digest | Note:
     except ValueError as fault:
         return state.refuse(target.digest, str(fault))
     if isinstance(way, Path):
-        false = any(state.is_false(manifest) for manifest in way.redo)
+        false = any(state.is_false(manifest) for manifest in _step(way).redo)
     else:
         false = way in state.refused
     if false:
