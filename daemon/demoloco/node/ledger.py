@@ -46,6 +46,9 @@ class Ledger:
         self._expected = expected
         self._alpha = alpha
         self._sealed: dict[Digest, bytes] = {}
+        self._recent: dict[
+            Digest, Manifest
+        ] = {}  # what `prune` saw last: not read again each round
 
     @property
     def store(self) -> Store:
@@ -227,14 +230,24 @@ class Ledger:
         head = self._store.head()
         if head is None:
             return
-        needed = {manifest.digest: manifest for manifest in self.chain(head.digest)}
+        needed = self._recent = self._last_rounds(head.digest)
         for then in since:
             before, after = self.fork(then, head.digest) or ((), ())
-            needed |= {manifest.digest: manifest for manifest in (*before, *after)}
+            needed = needed | {manifest.digest: manifest for manifest in (*before, *after)}
         entries = (manifest.entry_of(me) for manifest in needed.values())
         mine = [entry.packet for entry in entries if entry is not None]
         log = (*needed, *mine)
         self._store.prune(keep, REPLAY_DEPTH, self._store.snapshot_every, log)
+
+    def _last_rounds(self, at: Digest) -> dict[Digest, Manifest]:
+        found: dict[Digest, Manifest] = {}
+        while len(found) < KEEP_ROUNDS:
+            manifest = self._recent.get(at) or self.manifest(at)
+            if manifest is None:
+                break
+            found[at] = manifest
+            at = manifest.parent
+        return found
 
     def note_json(self, key: str, value: object) -> None:
         """Durably keep a small value."""

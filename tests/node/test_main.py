@@ -1,0 +1,56 @@
+"""What the command's exit code and last words say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from demoloco import main as module
+from demoloco.errors import ConfigError, StoreError, WorkerError
+from demoloco.main import DONE, FAILED, MISTAKE, main
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("the port is in use; choose another"), MISTAKE),
+        (StoreError("no room"), FAILED),
+        (WorkerError("the worker failed"), FAILED),
+    ],
+)
+def test_an_error_ends_in_one_line_and_its_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+) -> None:
+    def fail(*args: object) -> int:
+        raise error
+
+    monkeypatch.setattr(module, "_run", fail)
+    assert main(["--home", str(tmp_path)]) == code
+    assert capsys.readouterr().err == f"demoloco-node: {error}\n"
+
+
+def test_a_mistake_in_the_settings_is_found_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_run", lambda *args: pytest.fail("it started"))
+    assert main(["--home", str(tmp_path), "--set", "inner_steps=0"]) == MISTAKE
+    assert "inner_steps" in capsys.readouterr().err
+
+
+def test_flags_reach_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def run(settings: module.Settings, node: module.NodeConfig) -> int:
+        run_config = settings.run_config()
+        seen.append((node.home, node.listen, node.stop_after, run_config.inner_steps))
+        return DONE
+
+    monkeypatch.setattr(module, "_run", run)
+    flags = ["--listen", "/ip4/127.0.0.1/tcp/0", "--stop-after", "3", "--set", "inner_steps=7"]
+    assert main(["--home", str(tmp_path), *flags]) == DONE
+    assert seen == [(tmp_path, ("/ip4/127.0.0.1/tcp/0",), 3, 7)]
