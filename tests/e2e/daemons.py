@@ -177,11 +177,17 @@ class Daemon:
         return self.ready().addresses[0]
 
     def moments(self) -> set[Moment]:
-        """Each round, head and fingerprint that this life showed."""
-        return {
+        """Each round, head and fingerprint that this life showed; without what was undone later."""
+        seen = {
             Moment(status.round, status.head, status.fingerprint)
             for status in tuple(self.statuses)
             if status.head
+        }
+        chain = self.chain()
+        return {
+            moment
+            for moment in seen
+            if moment.round not in chain or moment.head.startswith(chain[moment.round]["head"])
         }
 
     def chain(self) -> dict[int, dict[str, Any]]:
@@ -312,6 +318,17 @@ def until(claim: Callable[[], T | None], seconds: float, what: str) -> T:
         assert time.monotonic() < end, f"not in {seconds:.0f} s: {what}"
         tick.wait(0.05)
     return found
+
+
+def together(*nodes: Daemon) -> set[int]:
+    """Rounds of these lives that all have applied alike, and that hold a packet of each."""
+    chains = [node.chain() for node in nodes]
+    return {
+        number
+        for number in set.intersection(*(set(chain) for chain in chains))
+        if len({chain[number]["head"] for chain in chains}) == 1
+        and all(chain[number]["mine"] == "in" for chain in chains)
+    }
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class Story:
     trained: list[StatusReply]
     moments: list[set[Moment]]
     left_code: int
-    told_at: int  # the last round with a packet of the one that left
+    told_at: int  # the last round that the one that left knows its packet in
     after: dict[int, dict[str, object]]  # rounds of the one that stayed
     heard: list[str]  # why the one that stayed lost the other
     forced_code: int
@@ -46,7 +46,7 @@ def story(place: World) -> Story:
     leaves.interrupt()
     left_code = leaves.exit_code(60.0)
     told_at = max(number for number, facts in leaves.chain().items() if facts["mine"] == "in")
-    stays.wait_for_round(told_at + 1)
+    stays.wait_for_round(told_at + 3)
     after = stays.chain()
     heard = [facts["why"] for facts in stays.lines("member went")]
 
@@ -93,8 +93,10 @@ def test_ctrl_c_leaves_in_order(story: Story) -> None:
 
 
 def test_what_a_leaving_node_has_done_is_in_the_run(story: Story) -> None:
-    assert story.after[story.told_at]["packets"] == 2
-    assert story.after[story.told_at + 1]["packets"] == 1
+    """It may be gone before the round of its last packet is closed."""
+    shared = [number for number, facts in story.after.items() if facts["packets"] == 2]
+    assert max(shared) in (story.told_at, story.told_at + 1)
+    assert story.after[max(shared) + 1]["packets"] == 1
 
 
 def test_a_second_ctrl_c_stops_at_once(story: Story) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demoloco_proto.v1.control_pb2 import StatusReply
-from tests.e2e.daemons import START_SECONDS, Daemon, World, await_end, sets, until
+from tests.e2e.daemons import START_SECONDS, Daemon, World, await_end, sets, together, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,19 +53,12 @@ def story(nodes: tuple[Daemon, Daemon]) -> Story:
         node.start()
     back = [node.ready() for node in nodes]
     stood = [node.lines("worker stands")[0]["round"] for node in nodes]
-    until(lambda: _rounds_of_both(nodes), START_SECONDS, "a round that both are in")
-    goes_on = [node.status for node in nodes]
+    until(lambda: together(*nodes), START_SECONDS, "a round that both are in")
+    goes_on = [
+        node.wait_for(lambda status, then=then: status.rounds_contributed > then.rounds_contributed)
+        for node, then in zip(nodes, killed, strict=True)
+    ]
     return Story(begun, trained, killed, back, stood, goes_on, list(survivors))
-
-
-def _rounds_of_both(nodes: tuple[Daemon, Daemon]) -> set[int]:
-    """Rounds of this life that hold a packet of each, and that both of them agree on."""
-    founder, joiner = (node.chain() for node in nodes)
-    return {
-        number
-        for number in founder.keys() & joiner.keys()
-        if founder[number]["head"] == joiner[number]["head"] and founder[number]["packets"] == 2
-    }
 
 
 def _has_told_and_evaluated(status: StatusReply) -> bool:
@@ -96,11 +89,11 @@ def test_the_run_goes_on_from_disk_when_all_were_killed(story: Story) -> None:
 
 def test_the_restarted_nodes_agree_again(nodes: tuple[Daemon, Daemon], story: Story) -> None:
     """Until they meet each trains alone; then the heavier chain is everybody's."""
-    together = max(_rounds_of_both(nodes))
-    assert together > max(story.stood)
+    met = max(together(*nodes))
+    assert met > max(story.stood)
     for node in nodes:
-        node.wait_for_round(together + 3)
+        node.wait_for_round(met + 3)
     founder, joiner = ({moment.round: moment for moment in node.moments()} for node in nodes)
-    shared = [number for number in founder.keys() & joiner.keys() if number >= together]
+    shared = [number for number in founder.keys() & joiner.keys() if number >= met]
     assert shared
     assert [founder[number] for number in shared] == [joiner[number] for number in shared]

@@ -10,12 +10,21 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.daemons import Daemon, Moment, World, await_end, sets
+from tests.e2e.daemons import (
+    START_SECONDS,
+    Daemon,
+    Moment,
+    World,
+    await_end,
+    sets,
+    together,
+    until,
+)
 
 pytestmark = pytest.mark.timeout(400)
 
 LATE_ROUNDS = 10
-SETTINGS = sets(inner_steps=16, evaluate_every=1, threads=1, task__depth=1, task__width=64)
+SETTINGS = sets(inner_steps=40, evaluate_every=1, threads=1, task__depth=1, task__width=64)
 STATUS_KEYS = {
     "peer_id", "run_id", "addresses", "round", "head", "fingerprint", "phase", "why", "members",
     "loss", "eval_loss", "samples_per_second", "bytes_sent", "bytes_received", "packet_bytes",
@@ -34,7 +43,7 @@ class Story:
     chains: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
     evaluations: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     leaver_code: int | None = None
-    leaver_told: int = 0
+    leaver: dict[int, dict[str, Any]] = field(default_factory=dict)
     after_leave: dict[int, dict[str, Any]] = field(default_factory=dict)
     orphans: list[psutil.Process] = field(default_factory=list)
     back_at: int = 0  # the others' round when the killed node said its first word again
@@ -59,12 +68,12 @@ def _join_late(told: Story, place: World, first: Daemon, second: Daemon, late: D
     second.wait_for(lambda status: status.rounds_contributed >= 2)
     first.wait_for_round(LATE_ROUNDS)
     late.start("--peers", first.address, *sets(threads=1))
-    late.wait_for(lambda status: status.rounds_contributed >= 6)
+    late.wait_for(lambda status: status.rounds_contributed >= 2)
     told.joined_at = late.lines("worker stands")[0]["round"]
     told.told_at = _first_told(late)
     nodes = (first, second, late)
     for node in nodes:
-        node.wait_for_round(told.told_at + 8)
+        node.wait_for_round(told.told_at + 5)
     for node in nodes:
         told.three[node.name] = place.status_json(node)
         told.moments[node.name] = node.moments()
@@ -75,8 +84,8 @@ def _join_late(told: Story, place: World, first: Daemon, second: Daemon, late: D
 def _leave(told: Story, leaver: Daemon, rest: tuple[Daemon, ...]) -> None:
     leaver.signal(signal.SIGTERM)
     told.leaver_code = leaver.exit_code(60.0)
-    told.leaver_told = max(r for r, facts in leaver.chain().items() if facts["mine"] == "in")
-    goal = max(node.status.round for node in rest) + 3
+    told.leaver = leaver.chain()
+    goal = max(node.status.round for node in rest) + 2
     for node in rest:
         node.wait_for_round(goal)
     told.after_leave = rest[0].chain()
@@ -88,9 +97,8 @@ def _die_and_come_back(told: Story, place: World, first: Daemon, killed: Daemon)
     killed.start()
     killed.ready()
     told.back_at = first.status.round
-    before = killed.status.rounds_contributed
-    killed.wait_for(lambda status: status.rounds_contributed > before)
-    told.back_told_at = _first_told(killed)
+    until(lambda: together(first, killed), START_SECONDS, "a round that both are in")
+    told.back_told_at = min(together(first, killed))
     for node in (first, killed):
         node.wait_for_round(told.back_told_at + 3)
     for node in (first, killed):
@@ -109,12 +117,12 @@ def test_a_late_node_starts_from_the_state_that_the_others_have_reached(story: S
 
 
 def test_all_nodes_hold_the_same_state_after_the_same_round(story: Story) -> None:
-    assert_equal_where_both_were(story.moments, at_least=6)
+    assert_equal_where_both_were(story.moments, at_least=4)
 
 
 def test_the_late_node_costs_the_others_no_round(story: Story) -> None:
     alone = min(r for r, facts in story.chains["first"].items() if facts["packets"] >= 2)
-    rounds = range(alone + 1, story.told_at + 6)
+    rounds = range(alone + 1, story.told_at + 5)
     assert story.joined_at in rounds
     for name in ("first", "second"):
         lost = [r for r in rounds if story.chains[name][r]["mine"] != "in"]
@@ -147,13 +155,14 @@ def test_status_tells_all_that_an_operator_asks_for(story: Story, name: str) -> 
 
 # -- one leaves ------------------------------------------------------------------------------------
 def test_a_node_that_is_asked_to_stop_leaves_in_order(story: Story) -> None:
+    last = max(number for number, facts in story.leaver.items() if facts["mine"] == "in")
     assert story.leaver_code == 0
-    assert story.after_leave[story.leaver_told]["packets"] == 3
+    assert story.after_leave[last]["head"] == story.leaver[last]["head"]
 
 
 def test_the_others_go_on_without_the_one_that_left(story: Story) -> None:
     newest = max(story.after_leave)
-    assert newest > story.leaver_told
+    assert newest > max(story.leaver)
     assert story.after_leave[newest]["packets"] == 2
 
 
@@ -162,8 +171,9 @@ def test_a_killed_node_leaves_no_process_behind(story: Story) -> None:
     assert story.orphans == []
 
 
-def test_a_killed_node_is_back_within_two_rounds(story: Story) -> None:
-    assert story.back_told_at <= story.back_at + 2
+def test_a_killed_node_misses_at_most_two_rounds_once_it_is_up(story: Story) -> None:
+    """The one that is open when it comes, and the next, which it may enter too late."""
+    assert story.back_told_at - story.back_at - 1 <= 2
 
 
 def test_a_killed_node_comes_back_to_the_same_run_and_state(story: Story) -> None:
