@@ -119,7 +119,7 @@ async def test_a_fallen_worker_is_restored_and_the_node_stays(tmp_path: Path) ->
 async def test_two_halves_train_on_and_one_chain_wins_where_they_meet(
     tmp_path: Path, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "REPLAY_DEPTH", depth)
+    monkeypatch.setattr(ledger, "STATES_KEPT", depth)
     async with cluster(tmp_path) as made:
         nodes = await made.found(3)
         await made.all_reach(2)

@@ -66,6 +66,19 @@ def test_a_fork_taken_and_taken_back_gives_the_same_bits() -> None:
     assert np.array_equal(np.asarray(scribe.store.state(ours.digest)), state)
 
 
+def test_a_pruned_state_under_a_fork_is_made_again() -> None:
+    scribe = Scribe()
+    shared = scribe.play(GENESIS, 2, 0)
+    theirs = scribe.round(head_of(shared[-1]), 1, salt=1)
+    fork = np.array(scribe.store.state(theirs.digest))
+    ours = scribe.play(head_of(shared[-1]), 2, 0)
+    for gone in (*shared, theirs):
+        del scribe.store._states[gone.digest]  # type: ignore[attr-defined]
+    scribe.ledger.apply(tuple(reversed(ours)), (theirs,))
+    assert scribe.store.head() == head_of(theirs)
+    assert np.array_equal(np.asarray(scribe.store.state(theirs.digest)), fork)
+
+
 def test_a_fork_under_a_state_that_is_gone_does_not_apply() -> None:
     scribe = Scribe()
     theirs = scribe.round(GENESIS, 1, salt=1)
@@ -161,5 +174,5 @@ def test_pruning_keeps_what_a_checkpoint_and_a_long_partition_need_but_no_states
     for manifest in rounds:
         mine, theirs = sorted(manifest.entries, key=lambda entry: entry.contributor != scribe.me)
         assert scribe.ledger.body(mine.packet) is not None
-        assert (scribe.ledger.body(theirs.packet) is None) == (manifest.round <= 24)
+        assert (scribe.ledger.body(theirs.packet) is None) == (manifest.round <= 30)
     assert scribe.ledger.fork(rounds[0].digest, head.digest) == ((), tuple(rounds[1:]))

@@ -24,8 +24,11 @@ from demoloco.wire import decode_manifest, open_packet
 MAX_SEALED = 1024
 """Manifests whose signed bytes are kept in memory: more than a chain and an inbox hold."""
 
-REPLAY_DEPTH = 16
-"""Rounds under the head whose states and packets are kept, for forks and for members behind."""
+STATES_KEPT = 3
+"""Rounds under the head whose states are kept; older ones are made again from a snapshot."""
+
+MAX_REMADE = 64
+"""States that are made again, one after the other, to reach the one where a fork begins."""
 
 
 MAX_FORK = 4096
@@ -176,17 +179,33 @@ class Ledger:
         """Move the agreed state and the head: durable on return.
 
         Raises: DoesNotApply if a manifest starts from another state, or the state under a fork
-        is not kept any longer."""
+        is gone and cannot be made again."""
         head = self._store.head()
         if head is None:
             raise StoreError("no agreed state to start from")
         at = undo[-1].parent if undo else head.digest
+        self._remake(at)
         for manifest in redo:
             self._apply_one(at, manifest)
             at = manifest.digest
         head = head_of(redo[-1])
         self._store.move_head(head)
         return head, self.fingerprint(head.digest)
+
+    def _remake(self, wanted: Digest) -> None:
+        """Make a state that was pruned again, from the nearest one under it that is kept.
+
+        Raises: DoesNotApply if what that takes is gone."""
+        above: list[Manifest] = []
+        at = wanted
+        while self._store.state(at) is None:
+            manifest = self.manifest(at)
+            if manifest is None or len(above) == MAX_REMADE:
+                raise DoesNotApply(f"the agreed state after {short(wanted)} is not kept")
+            above.append(manifest)
+            at = manifest.parent
+        for manifest in reversed(above):
+            self._apply_one(manifest.parent, manifest)
 
     def _apply_one(self, at: Digest, manifest: Manifest) -> None:
         before = self._store.state(at)
@@ -237,7 +256,7 @@ class Ledger:
         entries = (manifest.entry_of(me) for manifest in needed.values())
         mine = [entry.packet for entry in entries if entry is not None]
         log = (*needed, *mine)
-        self._store.prune(keep, REPLAY_DEPTH, self._store.snapshot_every, log)
+        self._store.prune(keep, STATES_KEPT, self._store.snapshot_every, log)
 
     def _last_rounds(self, at: Digest) -> dict[Digest, Manifest]:
         found: dict[Digest, Manifest] = {}
