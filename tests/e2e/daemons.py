@@ -31,6 +31,9 @@ from demoloco_proto.v1.control_pb2 import StatusReply
 BIN = Path(sys.executable).parent
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 MARK = "E2E_WORLD"
+LEASH = (sys.executable, "-m", "demoloco_client.leash", str(os.getpid()))
+"""Nothing outlives the tests, also when those are killed: the kernel tells the nodes to leave."""
+
 START_SECONDS = 90.0
 ORPHAN_SECONDS = 20.0
 LOG_LINES_SHOWN = 30
@@ -75,7 +78,7 @@ class Daemon:
         self._arguments = arguments or self._arguments
         self.statuses = []
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
-        command = [str(BIN / "demoloco-node"), "--home", str(self.home), "--listen", LISTEN]
+        command = [*LEASH, str(BIN / "demoloco-node"), "--home", str(self.home), "--listen", LISTEN]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--log-format", "json", *self._arguments],
@@ -261,7 +264,7 @@ class World:
         """A command of this project that goes on."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
+                [*LEASH, str(BIN / command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
