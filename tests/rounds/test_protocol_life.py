@@ -6,6 +6,7 @@ from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS
 from demoloco.rounds.rules import head_of
+from demoloco.rounds.state import COMPANY_SECONDS
 from demoloco.types import Phase
 from tests.rounds.desk import (
     GENESIS,
@@ -223,6 +224,17 @@ def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
     assert "waiting for the worker" in desk.machine.why()
     desk.hear(ev.WorkerCame())
     assert desk.wanted[:2] == [ef.Settle(), ef.Train(1, 10)]
+
+
+def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others() -> None:
+    """[P109]"""
+    shared = manifest(GENESIS, [offer("me"), offer("other")], "founder")
+    pending = offer("me", head_of(shared))
+    desk = Desk().start(shared, pending=pending, pending_norm=1.0, owed_samples=10)
+    assert desk.wants(ef.Propose) == []
+    assert desk.machine.why() == "looking for the members that were here before"
+    desk.wake(after=COMPANY_SECONDS)
+    assert len(desk.wants(ef.Propose)) == 1
 
 
 def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:

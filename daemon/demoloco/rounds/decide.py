@@ -257,6 +257,9 @@ def _close(state: State, round_: OpenRound, now: float) -> list[Effect]:
     state.why = _reason(state, why)
     if round_.drafted or at is None:
         return []
+    if now < state.company_until and not state.members.live() and state.leaving is None:
+        state.why = "looking for the members that were here before"
+        at = state.company_until
     if now < at:
         round_.closable = None
         state.wakes.append(at)

@@ -6,6 +6,7 @@ and Adopt, which answers a snapshot that arrived.
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
 from demoloco.rounds import events as ev
@@ -23,6 +24,9 @@ from demoloco.rounds.facts import (
 from demoloco.rounds.open_round import Held, Offers, OpenRound
 from demoloco.rounds.rules import head_of, heavier, offers_of
 from demoloco.types import NO_DIGEST, Digest, Head, Manifest, Offer, PeerId, Phase, Round, short
+
+COMPANY_SECONDS = 10.0
+"""After a restart a node that was not alone waits so long for another before it closes alone."""
 
 SNAPSHOT = NO_DIGEST
 """The name of the errand for a snapshot."""
@@ -54,6 +58,7 @@ class State:
         self.wakes: list[float] = []
         self.wake: float | None = None  # the WakeMe that is out
         self.stopped = False
+        self.company_until = -math.inf  # so long those are waited for who were here before
 
     def target(self) -> Head | None:
         """The heaviest head that is known to be heavier than mine, or None."""
@@ -164,6 +169,9 @@ class State:
             self.chain.learn_applied(manifest)
         self.fingerprint = event.fingerprint
         self.labour.owed_samples = event.owed_samples
+        others = set(self.chain.contributors(event.head.digest)) - {self.settings.me}
+        if event.head.round > 0 and others:
+            self.company_until = now + COMPANY_SECONDS
         self._open(now)
         pending = event.pending
         if self.round is not None and pending is not None and pending.parent == self.round.parent:
