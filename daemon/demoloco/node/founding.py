@@ -66,6 +66,7 @@ class Founding:
         if ours is None and not peers:
             return await self._found(report)
         if ours is None:
+            report.line("asking the peers for their run", peers=", ".join(peers))
             genesis = await self._swarm.find_genesis(SEED_SECONDS)
             return await self._enter(genesis)
         asking = asyncio.create_task(self._compare_with_seeds(ours, report)) if peers else None
