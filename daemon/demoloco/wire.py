@@ -101,8 +101,7 @@ def seal(kind: str, sign: Sign, body: bytes) -> bytes:
 def unseal(sealed: bytes) -> tuple[bytes, bytes]:
     """Body and signature, not yet checked against each other."""
     signed = parse(packet_pb2.Signed, sealed)
-    if len(signed.signature) != SIGNATURE_BYTES:
-        raise PacketError(f"a signature has {len(signed.signature)} bytes, not {SIGNATURE_BYTES}")
+    exactly("a signature", signed.signature, SIGNATURE_BYTES)
     if _envelope(signed.body, signed.signature) != sealed:
         raise PacketError("a signed message is not in canonical form")
     return signed.body, signed.signature

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demoloco.bounds import NONCE_BYTES
 from demoloco.codec.layout import CHUNK, Layout, first_difference, layout_from_bytes
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, PacketError
@@ -29,7 +30,6 @@ from demoloco.wire import decode_genesis, encode_genesis, run_of
 from demoloco.worker.port import Described
 
 SEED_SECONDS = 20.0
-NONCE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
