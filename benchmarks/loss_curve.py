@@ -4,7 +4,8 @@
 
 Real daemons on this machine train the default task. Nodes share the cores, so the clock favours the
 node alone; what the picture shows is that the run's nodes agree, that a late node catches up, and
-what each round tells. `--json` prints one object whose `figures` maps names to numbers.
+what each round tells. `--json` prints one object whose `figures` maps names to numbers; `--picture`
+needs matplotlib, which `make setup` does not install.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from demoloco_client.local_node import LocalNode, node_program
 from demoloco_proto.v1.control_pb2 import StatusReply
 
 START_SECONDS = 120.0
+LEAVE_SECONDS = 40.0
 JOIN_AFTER_ROUNDS = 8
 
 
@@ -37,6 +39,7 @@ class Gallery:
         self.losses: dict[str, dict[int, float]] = defaultdict(dict)
 
     def start(self, name: str, *arguments: str) -> LocalNode:
+        """A node with one thread, so that all have the same share of the machine."""
         node = LocalNode(name, self._home / name)
         listen = ["--listen", "/ip4/127.0.0.1/tcp/0", "--set", "threads=1"]
         node.start([*node_program(), "--home", str(node.home), *listen, *arguments])
@@ -51,6 +54,7 @@ class Gallery:
             self._changed.notify_all()
 
     def wait_for_round(self, name: str, round_: int, seconds: float) -> StatusReply:
+        """Its status then; the benchmark ends if the node does, or takes longer."""
         node = self.nodes[name]
 
         def reached() -> bool:
@@ -69,9 +73,10 @@ class Gallery:
         return node.status
 
     def stop(self) -> None:
+        """Let all leave in order, and kill who has not by the deadline."""
         for node in self.nodes.values():
             node.ask_to_leave()
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + LEAVE_SECONDS
         for node in self.nodes.values():
             while node.exit_code() is None and time.monotonic() < deadline:
                 time.sleep(0.1)

@@ -65,7 +65,7 @@ def demo(
     rounds: Annotated[
         int, typer.Option(min=0, help="Stop after so many that all nodes are in; 0 = at Ctrl-C.")
     ] = 0,
-    task: Annotated[str, typer.Option(help="What to train: lm, vision, …")] = "lm",
+    task: Annotated[str, typer.Option(help="What to train: a built-in task.")] = "lm",
     home: Annotated[
         Path | None, typer.Option(help="Where the nodes live; kept, and continued the next time.")
     ] = None,

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, get_type_hints
 
 import platformdirs
 
+from demoloco.bounds import MAX_CONFIG_BYTES
 from demoloco.config import NodeConfig, RunConfig, Scalar, shown
 from demoloco.errors import ConfigError
 
-MAX_RUN_CONFIG_BYTES = 64 * 1024
 MAX_FILE_BYTES = 1024 * 1024
 PREFIX = "DEMOLOCO_"
 TASK_PREFIX = "TASK__"
@@ -115,9 +115,9 @@ def run_config_bytes(config: RunConfig) -> bytes:
     text = json.dumps(
         _agreed(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
-    if len(text) > MAX_RUN_CONFIG_BYTES:
+    if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(
-            f"the run's configuration takes {len(text)} bytes and may take {MAX_RUN_CONFIG_BYTES}; "
+            f"the run's configuration takes {len(text)} bytes and may take {MAX_CONFIG_BYTES}; "
             "shorten the task's settings"
         )
     return text.encode()
@@ -129,8 +129,8 @@ def run_config_from_bytes(data: bytes) -> RunConfig:
     Raises: ConfigError for bytes that are none, or that a newer version wrote.
     """
     where = "the run's configuration"
-    if len(data) > MAX_RUN_CONFIG_BYTES:
-        raise ConfigError(f"{where} is longer than {MAX_RUN_CONFIG_BYTES} bytes; ask its creator")
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{where} is longer than {MAX_CONFIG_BYTES} bytes; ask its creator")
     try:
         values = json.loads(data, object_pairs_hook=_object_without_repeats)
     except (ValueError, RecursionError) as error:

@@ -101,8 +101,7 @@ def seal(kind: str, sign: Sign, body: bytes) -> bytes:
 def unseal(sealed: bytes) -> tuple[bytes, bytes]:
     """Body and signature, not yet checked against each other."""
     signed = parse(packet_pb2.Signed, sealed)
-    if len(signed.signature) != SIGNATURE_BYTES:
-        raise PacketError(f"a signature has {len(signed.signature)} bytes, not {SIGNATURE_BYTES}")
+    exactly("a signature", signed.signature, SIGNATURE_BYTES)
     if _envelope(signed.body, signed.signature) != sealed:
         raise PacketError("a signed message is not in canonical form")
     return signed.body, signed.signature
@@ -236,7 +235,7 @@ def _check_entries(manifest: Manifest) -> None:
     if sum(entry.samples for entry in entries) > manifest.samples_total:
         raise PacketError("a manifest has more samples than its whole chain")
     total = math.fsum(entry.weight for entry in entries)
-    if total > 1 + MAX_WEIGHT_ERROR:  # less than 1 where an outlier's norm was clipped
+    if total > 1 + MAX_WEIGHT_ERROR:  # an honest proposer's add up to 1
         raise PacketError(f"the weights of a manifest add up to {total:.6g}")
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -100,15 +101,18 @@ def test_leave_is_asked_for(node: RunningNode) -> None:
     assert result.stdout == ""
 
 
-def test_watch_as_json_is_an_object_a_line_until_the_node_leaves(node: RunningNode) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "demoloco_client.cli", "watch", "--json", "--home", str(node.home)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def watch(node: RunningNode, *words: str) -> tuple[subprocess.Popen[str], IO[str]]:
+    """`demoloco watch` in a pipe, and what it writes."""
+    command = [sys.executable, "-m", "demoloco_client.cli", "watch", "--home", str(node.home)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*command, *words], stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None
-    first = json.loads(process.stdout.readline())
+    return process, process.stdout
+
+
+def test_watch_as_json_is_an_object_a_line_until_the_node_leaves(node: RunningNode) -> None:
+    process, lines = watch(node, "--json")
+    first = json.loads(lines.readline())
     node.update(phase="leaving")
     node.stop()
     rest, err = process.communicate(timeout=30)
@@ -119,14 +123,8 @@ def test_watch_as_json_is_an_object_a_line_until_the_node_leaves(node: RunningNo
 
 
 def test_watch_in_a_pipe_is_a_line_a_status_without_colour(node: RunningNode) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "demoloco_client.cli", "watch", "--home", str(node.home)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
+    process, lines = watch(node)
+    line = lines.readline()
     process.terminate()
     process.communicate(timeout=30)
     assert "round=12 phase='training' step=31/50 loss=2.125 eval_loss=2.250" in line
@@ -143,14 +141,8 @@ def _ctrl_c_works() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_ctrl_c_works")
 def test_ctrl_c_ends_watch_in_peace(node: RunningNode) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "demoloco_client.cli", "watch", "--home", str(node.home)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
+    process, lines = watch(node)
+    lines.readline()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0

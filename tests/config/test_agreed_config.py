@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demoloco.bounds import MAX_CONFIG_BYTES
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError
-from demoloco.settings import (
-    MAX_RUN_CONFIG_BYTES,
-    differences,
-    run_config_bytes,
-    run_config_from_bytes,
-)
+from demoloco.settings import differences, run_config_bytes, run_config_from_bytes
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,20}", fullmatch=True)
 scalars = (
@@ -90,7 +86,7 @@ def test_a_field_that_an_older_version_did_not_have_takes_its_default() -> None:
         (b'{"task_args":{"a":[1]}}', "task_args must be a table"),
         (b'{"task_args":{"a":NaN}}', "finite"),
         (b'{"ladder":[[8]]}', "ladder must be whole numbers"),
-        (b" " * MAX_RUN_CONFIG_BYTES + b"{}", "longer than"),
+        (b" " * MAX_CONFIG_BYTES + b"{}", "longer than"),
     ],
 )
 def test_what_is_no_configuration_is_refused_in_words(data: bytes, words: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from demoloco import config
+from demoloco import bounds, config
+from demoloco.codec import layout, quantise
 from demoloco.config import NodeConfig, RunConfig
 from demoloco.errors import ConfigError
 
@@ -37,6 +38,12 @@ def test_every_number_has_bounds() -> None:
     assert numbers == set(config.RUN_BOUNDS) | {"bits"}
     numbers = {one.name for one in fields(NodeConfig) if one.type in ("int", "float")}
     assert numbers == set(config.NODE_BOUNDS)
+
+
+def test_what_a_run_may_set_is_what_the_codec_and_the_wire_can_carry() -> None:
+    assert config.RUN_CHOICES["bits"] == quantise.BITS
+    assert config.CHUNK_COEFFICIENTS == layout.CHUNK == bounds.MAX_K
+    assert config.RUN_BOUNDS["max_contributors"][1] == bounds.MAX_ENTRIES
 
 
 @pytest.mark.parametrize(("name", "bounds"), config.RUN_BOUNDS.items())

@@ -248,10 +248,10 @@ def test_a_model_that_is_not_finite_is_not_told(way: Method) -> None:
 
 
 def test_methods_are_made_by_name() -> None:
-    assert method("decoupled", alpha=1.0, beta=0.9) == Decoupled()
-    assert method("synced", alpha=1.0, beta=0.9) == Synced(0.9)
+    assert method("decoupled", beta=0.9) == Decoupled()
+    assert method("synced", beta=0.9) == Synced(0.9)
     with pytest.raises(ConfigError, match="decoupled or synced"):
-        method("dense")
+        method("dense", beta=0.9)
 
 
 # -- it learns ------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,19 +32,10 @@ ROOT = Path(__file__).parents[2]
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home after three rounds."""
     home = tmp_path_factory.mktemp("crash") / "base"
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         play(store, 3)
         store.note("run", b"old")
     return home
-
-
-@contextmanager
-def opened(home: Path) -> Iterator[DiskStore]:
-    store = open_disk_store(home)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def crashed(scene: str, base: Path, out: Path) -> list[tuple[str, Path]]:
@@ -81,7 +72,7 @@ def test_a_round_is_whole_up_to_the_step_of_the_crash(base: Path, tmp_path: Path
     reached = set()
     for step, home in crashed("round", base, tmp_path / "out"):
         reached.add(step)
-        with opened(home) as store:
+        with closing(open_disk_store(home)) as store:
             state = store.state(head_of(4).digest)
             assert state is None or state.tobytes() == content(4)
             assert store.manifest(head_of(4).digest) in (None, manifest_of(4))
@@ -110,7 +101,7 @@ def test_a_fetch_goes_on_where_a_crash_ended_it(base: Path, tmp_path: Path) -> N
     reached = set()
     for step, home in crashed("fetch", base, tmp_path / "out"):
         reached.add(step)
-        with opened(home) as store:
+        with closing(open_disk_store(home)) as store:
             state = store.state(head_of(50).digest)
             assert state is None or state.tobytes() == content(50)
             assert store.head() in (head_of(3), head_of(50))
@@ -131,7 +122,7 @@ def test_a_fetch_goes_on_where_a_crash_ended_it(base: Path, tmp_path: Path) -> N
 def test_a_note_is_old_or_new(base: Path, tmp_path: Path) -> None:
     found = []
     for _, home in crashed("note", base, tmp_path / "out"):
-        with opened(home) as store:
+        with closing(open_disk_store(home)) as store:
             found.append(store.noted("run"))
     assert found == [b"old"] * 2 + [b"new"] * 2
 
@@ -141,7 +132,7 @@ def test_a_first_start_can_be_repeated(tmp_path: Path) -> None:
     homes = crashed("start", tmp_path / "base", tmp_path / "out")
     assert homes
     for _, home in homes:
-        with opened(home) as store:
+        with closing(open_disk_store(home)) as store:
             assert store.head() is None
             play(store, 1)
             assert store.head() == head_of(1)
@@ -179,7 +170,7 @@ def test_content_is_durable_before_its_name_and_the_name_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = Trace(monkeypatch)
-    with opened(tmp_path / "home") as store:
+    with closing(open_disk_store(tmp_path / "home")) as store:
         snapshot = snapshot_for(50)
         acts: list[Callable[[], object]] = [
             lambda: play_round(store, 0),
@@ -197,7 +188,7 @@ def test_content_is_durable_before_its_name_and_the_name_before_the_return(
 
 def test_a_part_is_durable_when_it_is_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace(monkeypatch)
-    with opened(tmp_path / "home") as store:
+    with closing(open_disk_store(tmp_path / "home")) as store:
         snapshot = snapshot_for(50)
         store.put_part(snapshot, snapshot.blobs[0], content(50))
         file = next((tmp_path / "home" / "incoming").iterdir())
@@ -208,9 +199,9 @@ def test_parts_found_after_a_crash_are_made_durable_before_they_are_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = snapshot_for(50)
-    with opened(tmp_path / "home") as store:
+    with closing(open_disk_store(tmp_path / "home")) as store:
         store.put_part(snapshot, snapshot.blobs[0], content(50))
     trace = Trace(monkeypatch)
-    with opened(tmp_path / "home") as store:
+    with closing(open_disk_store(tmp_path / "home")) as store:
         store.finish_snapshot(snapshot, CHUNKS)
     trace.assert_names_are_durable()

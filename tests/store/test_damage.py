@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,20 +48,11 @@ def lengthen(path: Path) -> None:
 DAMAGE: list[Callable[[Path], None]] = [flip, halve, empty, lengthen, Path.unlink]
 
 
-@contextmanager
-def opened(home: Path) -> Iterator[DiskStore]:
-    store = open_disk_store(home)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home after four rounds with a fetch under way."""
     home = tmp_path_factory.mktemp("damage") / "base"
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         play(store, 4)
         store.note("run", b"one")
         snapshot = snapshot_for(50)
@@ -102,11 +93,11 @@ def test_damage_to_any_file_is_never_handed_out(
             continue
         home = shutil.copytree(base, tmp_path / str(number))
         damage(home / file)
-        with opened(home) as store:
+        with closing(open_disk_store(home)) as store:
             assert_right_or_missing(store)
             play_round(store, 5)
             assert store.head() == head_of(5)
-        with opened(home) as store:
+        with closing(open_disk_store(home)) as store:
             assert_right_or_missing(store)
             assert store.head() == head_of(5)
 
@@ -116,7 +107,7 @@ def test_a_damaged_head_falls_back_to_the_newest_whole_state(
     home: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(state_file(home, 4))
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() == head_of(3)
         assert store.state(head_of(4).digest) is None
         assert store.manifest(head_of(4).digest) == manifest_of(4)
@@ -128,20 +119,20 @@ def test_a_head_without_any_whole_state_is_none(
 ) -> None:
     for file in (home / "states").glob("*.f32"):
         flip(file)
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() is None
         assert store.served_snapshot() is None
     assert "action=fetch a snapshot" in caplog.text
 
 
 def test_a_fall_back_stays_on_the_heads_own_chain(home: Path) -> None:
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         fork = head_of(3, "b")
         store.append(manifest_of(3, "b"), fork, head_of(1).digest)
         store.create_state(fork, lambda array: None, 2)
         store.move_head(fork)
     flip(next((home / "states").glob(f"*{fork.digest.hex()}.f32")))
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() == head_of(0)
 
 
@@ -149,14 +140,14 @@ def test_a_lost_pointer_is_replaced_by_the_heaviest_state(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     flip(home / "head")
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() == head_of(4)
     assert "head lost round=unknown action=go on from round 4" in caplog.text
 
 
 def test_damage_to_an_older_state_is_found_when_it_is_wanted(home: Path) -> None:
     flip(state_file(home, 3))
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() == head_of(4)
         assert store.open_blob(snapshot_for(3).blobs[0].digest) is None
         assert store.state_path(head_of(3).digest) is None
@@ -167,7 +158,7 @@ def test_damage_to_an_older_state_is_found_when_it_is_wanted(home: Path) -> None
 def test_a_damaged_blob_is_removed_and_can_be_put_again(home: Path) -> None:
     digest = Digest(blake3(packet_of(4)).digest())
     flip(home / "blobs" / digest.hex()[:2] / digest.hex())
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.open_blob(digest) is None
         assert store.get(digest) is None
         store.put(packet_of(4))
@@ -176,14 +167,14 @@ def test_a_damaged_blob_is_removed_and_can_be_put_again(home: Path) -> None:
 
 def test_a_blob_that_rots_while_the_node_runs_is_not_handed_out(home: Path) -> None:
     digest = Digest(blake3(packet_of(4)).digest())
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.get(digest) == packet_of(4)
         flip(home / "blobs" / digest.hex()[:2] / digest.hex())
         assert store.get(digest) is None
 
 
 def test_a_manifest_that_rots_while_the_node_runs_is_not_handed_out(home: Path) -> None:
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         flip(next((home / "log").glob("00000003-*")))
         assert store.manifests(head_of(4).digest, 9) == [manifest_of(4)]
         assert store.manifest(head_of(3).digest) is None
@@ -193,7 +184,7 @@ def test_a_manifest_that_rots_while_the_node_runs_is_not_handed_out(home: Path) 
 
 def test_a_head_whose_state_is_lost_while_the_node_runs_falls_back(home: Path) -> None:
     flip(state_file(home, 3))
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         fork = head_of(4, "b")
         store.append(manifest_of(4, "b"), fork, head_of(3).digest)
         store.create_state(fork, lambda array: None, 2)
@@ -209,7 +200,7 @@ def test_what_the_disk_cannot_read_is_missing(
     def fail(descriptor: int, length: int, offset: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         reader = store.open_blob(Digest(blake3(packet_of(4)).digest()))
         assert reader is not None
         with monkeypatch.context() as broken, reader:
@@ -223,7 +214,7 @@ def test_what_the_disk_cannot_read_is_missing(
 
 def test_a_blob_that_was_cut_short_under_its_reader_is_an_error(home: Path) -> None:
     digest = Digest(blake3(packet_of(4)).digest())
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         reader = store.open_blob(digest)
         assert reader is not None
         os.truncate(home / "blobs" / digest.hex()[:2] / digest.hex(), 5)
@@ -233,7 +224,7 @@ def test_a_blob_that_was_cut_short_under_its_reader_is_an_error(home: Path) -> N
 
 def test_a_blob_that_somebody_deleted_is_missing(home: Path) -> None:
     digest = Digest(blake3(packet_of(4)).digest())
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.get(digest) == packet_of(4)
         (home / "blobs" / digest.hex()[:2] / digest.hex()).unlink()
         assert store.open_blob(digest) is None
@@ -243,7 +234,7 @@ def test_a_blob_that_somebody_deleted_is_missing(home: Path) -> None:
 
 
 def test_an_old_fetch_is_dropped_when_the_head_has_passed_it(home: Path) -> None:
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         store.create_state(head_of(60), lambda array: None, 2)
         store.move_head(head_of(60))
         store.prune((), 2, 10)
@@ -253,7 +244,7 @@ def test_an_old_fetch_is_dropped_when_the_head_has_passed_it(home: Path) -> None
 def test_a_fetch_of_the_wrong_length_starts_afresh(home: Path) -> None:
     snapshot = snapshot_for(50)
     os.truncate(next((home / "incoming").iterdir()), 100)
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.missing_parts(snapshot) == snapshot.blobs
         store.put_part(snapshot, snapshot.blobs[0], content(50))
         store.finish_snapshot(snapshot, 2)
@@ -262,10 +253,10 @@ def test_a_fetch_of_the_wrong_length_starts_afresh(home: Path) -> None:
 
 def test_a_damaged_part_of_a_fetch_is_fetched_again(home: Path) -> None:
     snapshot = snapshot_for(50)
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.missing_parts(snapshot) == ()
     flip(next((home / "incoming").iterdir()))
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.missing_parts(snapshot) == snapshot.blobs
 
 
@@ -273,7 +264,7 @@ def test_leftovers_of_a_crash_are_removed(home: Path) -> None:
     (home / "tmp" / "0").write_bytes(b"half a packet")
     (home / "states" / "00000009-ab.f32").write_bytes(b"no description")
     (home / "states" / "00000009-cd.json").write_bytes(b"no state")
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() == head_of(4)
         assert not list((home / "tmp").iterdir())
         assert not list((home / "states").glob("00000009-*"))
@@ -284,5 +275,5 @@ def test_a_home_of_another_format_is_refused(home: Path) -> None:
     with pytest.raises(ConfigError, match="update demoloco-node"):
         open_disk_store(home)
     (home / "format").write_text("1\n")
-    with opened(home) as store:
+    with closing(open_disk_store(home)) as store:
         assert store.head() == head_of(4)

@@ -19,20 +19,20 @@ def test_the_corpus_is_the_same_bytes_everywhere() -> None:
     assert digest == "0575df757534bde2ba2927521757883a49c69de16dbe4364e116d181c3311411"
 
 
-def test_the_manifest_names_every_byte() -> None:
-    manifest = corpus.manifest()
+def test_the_contents_name_every_byte() -> None:
+    contents = corpus.contents()
     text = b"".join(part.tobytes() for part in corpus.load())
-    for name, size, digest in manifest.files:
+    for name, size, digest in contents.files:
         assert blake3(text[:size]).hexdigest() == digest, name
         text = text[size:]
     assert text == b""
 
 
 def test_no_held_out_file_is_in_the_training_text() -> None:
-    manifest = corpus.manifest()
+    contents = corpus.contents()
     train, held_out = (part.tobytes() for part in corpus.load())
-    held_out_files = [file for file in manifest.files if file[0] in manifest.held_out]
-    assert len(held_out_files) == len(manifest.held_out) > 10
+    held_out_files = [file for file in contents.files if file[0] in contents.held_out]
+    assert len(held_out_files) == len(contents.held_out) > 10
     for name, size, _ in held_out_files:
         assert held_out[:size] not in train, name
         held_out = held_out[size:]
@@ -40,8 +40,8 @@ def test_no_held_out_file_is_in_the_training_text() -> None:
 
 
 def test_a_file_is_held_out_by_its_name_alone() -> None:
-    manifest = corpus.manifest()
-    assert {name for name, _, _ in manifest.files if is_held_out(name)} == set(manifest.held_out)
+    contents = corpus.contents()
+    assert {name for name, _, _ in contents.files if is_held_out(name)} == set(contents.held_out)
 
 
 def test_the_text_is_read_only() -> None:
@@ -51,6 +51,6 @@ def test_the_text_is_read_only() -> None:
 
 
 def test_a_damaged_corpus_is_refused() -> None:
-    wanted = dataclasses.replace(corpus.manifest(), size=3, train_size=2)
+    wanted = dataclasses.replace(corpus.contents(), size=3, train_size=2)
     with pytest.raises(ConfigError, match=r"damaged.*\nfix: install"):
         corpus._split(b"abc", wanted)

@@ -11,10 +11,10 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from demoloco.codec.layout import CHUNK
 from demoloco.errors import PacketError
 
-CHUNK_BITS = 12
-CHUNK = 1 << CHUNK_BITS
+CHUNK_BITS = CHUNK.bit_length() - 1
 ESCAPE = 255
 MAX_VARINT_BYTES = 5
 

@@ -28,12 +28,12 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from demoloco.bounds import SPEC_BYTES
 from demoloco.codec import pack, quantise
-from demoloco.codec.layout import Layout
+from demoloco.codec.layout import CHUNK, Layout
 from demoloco.errors import ConfigError, PacketError
 
 VERSION = 1
-SPEC_DIGEST_BYTES = 8
 SECTION_CHUNKS = 32
 _HEAD = struct.Struct("<BBH")
 _MAX_FOLDED_SCALE = 2 * quantise.MAX_SCALE_CODE
@@ -65,8 +65,8 @@ class PacketSpec:
     def __post_init__(self) -> None:
         if self.bits not in quantise.BITS:
             raise ConfigError(f"bits is {self.bits}; set it to one of {quantise.BITS}")
-        if not self.ladder or not all(1 <= k <= pack.CHUNK for k in self.ladder):
-            raise ConfigError(f"ladder is {self.ladder}; give values of k from 1 to {pack.CHUNK}")
+        if not self.ladder or not all(1 <= k <= CHUNK for k in self.ladder):
+            raise ConfigError(f"ladder is {self.ladder}; give values of k from 1 to {CHUNK}")
         if min(self.groups, default=0) < 0 or self.chunks < 1:
             raise ConfigError(f"a model of {self.chunks} chunks has nothing to tell")
 
@@ -83,7 +83,7 @@ class PacketSpec:
     def digest(self) -> bytes:
         """Start of the digest of the spec and the format's version, as packet headers carry it."""
         words = (VERSION, self.bits, self.groups, tuple(sorted(set(self.ladder))))
-        return blake3(repr(words).encode()).digest()[:SPEC_DIGEST_BYTES]
+        return blake3(repr(words).encode()).digest()[:SPEC_BYTES]
 
     def sections(self) -> list[slice]:
         """Chunks that share an order and a level table: SECTION_CHUNKS or more, if there are."""
@@ -109,7 +109,7 @@ def _scale_limit(chunks: int) -> int:
 
 
 def _gap_limit(chunks: int, k: int) -> int:
-    return chunks * k + chunks * pack.CHUNK // pack.ESCAPE
+    return chunks * k + chunks * CHUNK // pack.ESCAPE
 
 
 def _level_limit(count: int, bits: int) -> int:

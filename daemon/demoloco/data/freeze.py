@@ -24,22 +24,20 @@ LEFT_OUT = frozenset(
         *("encodings", "idlelib", "lib2to3"),
     )
 )
-GENERATED = (
-    "_sysconfigdata",
-    "config-",
-)  # hold paths and flags of the machine that built the interpreter
+GENERATED = ("_sysconfigdata", "config-")
+"""They hold paths and flags of the machine that built the interpreter."""
 HELD_OUT_BELOW = 10  # of the 256 values of a digest's first byte: about 4 %
 LEVEL = 22
 
 
 def main() -> None:
-    """Write pystdlib-3.11.zst, MANIFEST.json and LICENSE beside this file."""
+    """Write pystdlib-3.11.zst, CONTENTS.json and LICENSE beside this file."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = _read(library)
     order = sorted(files, key=lambda name: (is_held_out(name), name))
     text = b"".join(files[name] for name in order)
     packed = zstandard.ZstdCompressor(level=LEVEL, write_content_size=True).compress(text)
-    manifest = {
+    contents = {
         "source": f"CPython {platform.python_version()}, Lib/",
         "licence": "PSF-2.0, see LICENSE",
         "bytes": len(text),
@@ -50,11 +48,11 @@ def main() -> None:
         "files": [[name, len(files[name]), blake3(files[name]).hexdigest()] for name in order],
     }
     (HERE / "pystdlib-3.11.zst").write_bytes(packed)
-    (HERE / "MANIFEST.json").write_text(_one_file_a_line(manifest))
+    (HERE / "CONTENTS.json").write_text(_one_file_a_line(contents))
     (HERE / "LICENSE").write_text((library / "LICENSE.txt").read_text())
     print(
         f"{len(order)} files, {len(text):,} bytes, {len(packed):,} packed,"
-        f" blake3 {manifest['blake3']}"
+        f" blake3 {contents['blake3']}"
     )
 
 
@@ -87,14 +85,14 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _one_file_a_line(manifest: dict[str, object]) -> str:
+def _one_file_a_line(contents: dict[str, object]) -> str:
     """JSON that a person can read and `diff`."""
     lines = [
         f" {json.dumps(key)}: {json.dumps(value)}"
-        for key, value in manifest.items()
+        for key, value in contents.items()
         if key != "files"
     ]
-    rows = manifest["files"]
+    rows = contents["files"]
     assert isinstance(rows, list)
     table = ",\n  ".join(json.dumps(row) for row in rows)
     return "{\n" + ",\n".join(lines) + ',\n "files": [\n  ' + table + "\n ]\n}\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demoloco.bounds import NONCE_BYTES
 from demoloco.codec.layout import CHUNK, Layout, first_difference, layout_from_bytes
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, PacketError
@@ -21,15 +22,15 @@ from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.report import Report
 from demoloco.outer.agreed import Coefficients, digest_parts
+from demoloco.rounds.rules import genesis_head
 from demoloco.settings import Settings, differences, run_config_bytes, run_config_from_bytes
 from demoloco.store.port import Store
 from demoloco.swarm.port import Swarm
-from demoloco.types import Digest, Genesis, Head, Round, short
+from demoloco.types import Digest, Genesis, short
 from demoloco.wire import decode_genesis, encode_genesis, run_of
 from demoloco.worker.port import Described
 
 SEED_SECONDS = 20.0
-NONCE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +170,7 @@ class Founding:
         def fill(out: Coefficients) -> None:
             out[:] = initial
 
-        head = genesis_head(genesis)
+        head = genesis_head(run_of(genesis))
         self._store.create_state(head, fill, layout.chunks)
         self._store.move_head(head)
         return genesis
-
-
-def genesis_head(genesis: Genesis) -> Head:
-    """The head of a chain that has no manifest yet."""
-    return Head(digest=run_of(genesis), round=Round(0), samples_total=0)

@@ -75,8 +75,8 @@ class Method(Protocol):
         ...
 
 
-def method(name: str, *, alpha: float = 1.0, beta: float = 0.95) -> Method:
-    """The method of a run by its name; `alpha` is already in the agreed states, `beta` is synced's.
+def method(name: str, *, beta: float) -> Method:
+    """The method of a run by its name; `beta` is synced's. The run's alpha is in its agreed states.
 
     Raises: ConfigError for a name that is none.
     """

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demoloco.rounds.rules import fault_of, head_of
-from demoloco.types import Digest, Head, Manifest, PeerId, Round
+from demoloco.rounds.rules import fault_of, genesis_head, head_of
+from demoloco.types import Digest, Head, Manifest, PeerId
 
 KEEP_ROUNDS = 128
 MAX_BESIDE = 3 * KEEP_ROUNDS
@@ -40,8 +40,7 @@ class Chain:
         """Remember a manifest of the chain under the head, oldest first, without checks: it was
         applied here."""
         if manifest.round == 1:
-            genesis = Head(digest=manifest.parent, round=Round(0), samples_total=0)
-            self._applied[genesis.digest] = genesis
+            self._applied[manifest.parent] = genesis_head(manifest.parent)
         self._known[manifest.digest] = manifest
         self._applied[manifest.digest] = head_of(manifest)
 

@@ -52,7 +52,7 @@ class Fetch:
     packet: Digest
     size: int
     holders: tuple[PeerId, ...]
-    offer: Offer | None  # what its header must say, as announced or as a manifest has it
+    offer: Offer  # what its header must say, as announced or as a manifest has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Small tables of facts: the settings, who is there, what the worker does, what is under way."""
+"""Small tables of facts: the settings, who is there, what the worker does, what is under way.
+
+Rule: a table knows no event and no effect; it notes and answers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Settings:
     inner_steps: int
     leave_seconds: float
     stop_after: int = 0  # rounds; 0 = never
-    has_worker: bool = True  # False: a seed or monitor, which never contributes
+    has_worker: bool = True  # False: a node that never contributes
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from demoloco.types import Digest, Entry, Head, Manifest, Offer, PeerId, short
+from demoloco.types import Digest, Entry, Head, Manifest, Offer, PeerId, Round, short
 
 MAX_NORM_RATIO = 10.0
 """A packet counts for at most this many times the contributors' median norm."""
@@ -183,6 +183,11 @@ def offers_of(manifest: Manifest) -> tuple[Offer, ...]:
         )
         for entry in manifest.entries
     )
+
+
+def genesis_head(run: Digest) -> Head:
+    """The head of a chain that has no manifest yet."""
+    return Head(digest=run, round=Round(0), samples_total=0)
 
 
 def head_of(manifest: Manifest) -> Head:

@@ -22,7 +22,7 @@ from demoloco.rounds.facts import (
     Settings,
 )
 from demoloco.rounds.open_round import Held, Offers, OpenRound
-from demoloco.rounds.rules import head_of, heavier, offers_of
+from demoloco.rounds.rules import genesis_head, head_of, heavier, offers_of
 from demoloco.types import NO_DIGEST, Digest, Head, Manifest, Offer, PeerId, Phase, Round, short
 
 COMPANY_SECONDS = 10.0
@@ -242,7 +242,7 @@ class State:
             self.offers.refuse(offer)
 
     def _on_snapshot_fetched(self, event: ev.SnapshotFetched, now: float) -> list[Effect]:
-        genesis = Head(digest=self.settings.run, round=Round(0), samples_total=0)
+        genesis = genesis_head(self.settings.run)
         if event.head != (genesis if event.manifest is None else head_of(event.manifest)):
             self.errands.failed(SNAPSHOT, now)
             return [Note("snapshot refused: its head is not its manifest's", warning=True)]

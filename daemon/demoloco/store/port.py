@@ -43,9 +43,13 @@ class Store(Protocol):
     """The run's; set it when the run becomes known. `prune` sets it, too."""
 
     # -- blobs: packets, the genesis -------------------------------------------------------------
-    def put(self, blob: bytes) -> Digest: ...
+    def put(self, blob: bytes) -> Digest:
+        """Keep a blob under its digest. Idempotent."""
+        ...
 
-    def get(self, digest: Digest) -> bytes | None: ...
+    def get(self, digest: Digest) -> bytes | None:
+        """The blob, or None if it is not here whole."""
+        ...
 
     def open_blob(self, digest: Digest) -> BlobReader | None:
         """Blobs of `put` and parts of the snapshots that are served."""
@@ -62,7 +66,9 @@ class Store(Protocol):
         """
         ...
 
-    def manifest(self, digest: Digest) -> bytes | None: ...
+    def manifest(self, digest: Digest) -> bytes | None:
+        """The sealed manifest, or None if it is not here whole."""
+        ...
 
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
         """Sealed manifests from `head` towards the genesis, head first, as far as they are kept."""
@@ -137,7 +143,9 @@ class Store(Protocol):
         """
         ...
 
-    def noted(self, key: str) -> bytes | None: ...
+    def noted(self, key: str) -> bytes | None:
+        """What was kept under this name last, or None."""
+        ...
 
     def prune(
         self,
@@ -159,4 +167,6 @@ class Store(Protocol):
         """Bytes that all of this takes."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let another process have the home; a second call does nothing."""
+        ...

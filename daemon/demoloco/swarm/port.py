@@ -81,7 +81,8 @@ class Library(Protocol):
         ...
 
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
-        """Sealed manifests from `head` towards the genesis, head first; empty if `head` is unknown."""
+        """Sealed manifests from `head` towards the genesis, head first; empty if `head` is
+        unknown."""
         ...
 
     def snapshot(self) -> Snapshot | None:

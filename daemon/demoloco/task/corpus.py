@@ -1,6 +1,6 @@
 """The text that comes with the package: CPython's standard library, the same bytes on every node.
 
-`data/freeze.py` made it, `data/MANIFEST.json` says which files it holds and which of them are held
+`data/freeze.py` made it, `data/CONTENTS.json` says which files it holds and which of them are held
 out of training.
 """
 
@@ -23,7 +23,7 @@ _ARCHIVE = "pystdlib-3.11.zst"
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Contents:
     """What the archive must contain once it is unpacked."""
 
     size: int
@@ -39,7 +39,7 @@ def load() -> tuple[Text, Text]:
 
     Raises: ConfigError if what is installed is not the text that all other nodes have.
     """
-    wanted = manifest()
+    wanted = contents()
     try:
         packed = files("demoloco.data").joinpath(_ARCHIVE).read_bytes()
         text = zstandard.ZstdDecompressor().decompress(packed, max_output_size=wanted.size)
@@ -50,10 +50,10 @@ def load() -> tuple[Text, Text]:
     return _split(text, wanted)
 
 
-def manifest() -> Manifest:
-    """What MANIFEST.json says."""
-    read = json.loads(files("demoloco.data").joinpath("MANIFEST.json").read_text())
-    return Manifest(
+def contents() -> Contents:
+    """What CONTENTS.json says."""
+    read = json.loads(files("demoloco.data").joinpath("CONTENTS.json").read_text())
+    return Contents(
         size=read["bytes"],
         train_size=read["train_bytes"],
         digest=read["blake3"],
@@ -62,7 +62,7 @@ def manifest() -> Manifest:
     )
 
 
-def _split(text: bytes, wanted: Manifest) -> tuple[Text, Text]:
+def _split(text: bytes, wanted: Contents) -> tuple[Text, Text]:
     found = blake3(text).hexdigest()
     if len(text) != wanted.size or found != wanted.digest:
         raise ConfigError(

@@ -31,7 +31,7 @@ class Shard:
 
 
 class Task(Protocol):
-    """See the module's text; `examples/` and the README show whole ones."""
+    """See the module's text; the README shows a whole one, `lm.py` is another."""
 
     def model(self) -> nn.Module:
         """A freshly initialised model; torch's seed is set before the call, so all nodes could

@@ -28,9 +28,8 @@ def main(descriptor: int, node_pid: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with(node_pid)
-    os.dup2(
-        2, 1
-    )  # the node's standard output is its own; what a task prints goes where the log goes
+    # The node's standard output is its own; what a task prints goes where the log goes.
+    os.dup2(2, 1)
     faulthandler.enable()
     connection = Connection(descriptor)
     inbox: Inbox = queue.SimpleQueue()

@@ -44,7 +44,7 @@ class OwnModel:
 
     def begin(self, config: RunConfig) -> None:
         """Use the run's method; nothing is owed yet."""
-        self._method = method(config.method, alpha=config.alpha, beta=config.beta)
+        self._method = method(config.method, beta=config.beta)
         self._spec = PacketSpec.of(self.layout, bits=config.bits, ladder=config.ladder)
         self.memory: Tensor | None = None
 
