@@ -235,7 +235,7 @@ def _check_entries(manifest: Manifest) -> None:
     if sum(entry.samples for entry in entries) > manifest.samples_total:
         raise PacketError("a manifest has more samples than its whole chain")
     total = math.fsum(entry.weight for entry in entries)
-    if total > 1 + MAX_WEIGHT_ERROR:  # an honest proposer's add up to 1
+    if abs(total - 1) > MAX_WEIGHT_ERROR:  # less would take from the models what nobody gets
         raise PacketError(f"the weights of a manifest add up to {total:.6g}")
 
 

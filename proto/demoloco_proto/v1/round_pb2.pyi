@@ -135,7 +135,7 @@ class Entry(google.protobuf.message.Message):
     contributor: builtins.bytes
     samples: builtins.int
     weight: builtins.float
-    """finite, positive; the weights of a manifest add up to at most 1"""
+    """finite, positive; the weights of a manifest add up to 1"""
     size: builtins.int
     """bytes"""
     def __init__(
