@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demoloco_client import paths, render
-from demoloco_client.local_node import LocalNode, node_program
+from demoloco_client.local_node import LocalNode, as_typed, node_program
 from demoloco_client.round_lines import HEADER, JOINING, RoundLine, RoundLines
 from demoloco_client.sdk import ClientError
 from demoloco_proto.v1.control_pb2 import StatusReply
@@ -174,10 +174,10 @@ class Demo:
             f"{first.inner_steps} inner steps between two rounds"
         )
         self._say("")
-        self._say(f"join from another terminal   demoloco-node --home {another} --peers {address}")
-        self._say(
-            f"look at a node               demoloco status --home {quote(str(self._nodes[0].home))}"
-        )
+        join = f"{as_typed('demoloco-node')} --home {another} --peers {address}"
+        look = f"{as_typed('demoloco')} status --home {quote(str(self._nodes[0].home))}"
+        self._say(f"join from another terminal   {join}")
+        self._say(f"look at a node               {look}")
         self._say("stop                         Ctrl-C; once more to stop at once")
         self._say("")
         self._say(HEADER)

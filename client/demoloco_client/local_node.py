@@ -7,6 +7,7 @@ terminal reaches this program alone, and the whole group goes when it has to.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,15 @@ def node_program() -> list[str]:
     if find_spec("demoloco") is not None:
         return [sys.executable, "-m", "demoloco.main"]
     raise ClientError("demoloco-node is not installed here; `pip install demoloco-node`")
+
+
+def as_typed(program: str) -> str:
+    """How a person on this machine types `program`: bare if the shell finds it, else its path."""
+    script = Path(sys.executable).with_name(program)
+    if shutil.which(program) or not script.exists():
+        return program
+    here = Path.cwd()
+    return str(script.relative_to(here) if script.is_relative_to(here) else script)
 
 
 class LocalNode:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from demoloco_client.local_node import as_typed
+
 RUN_DEMO = Path(__file__).with_name("run_demo.py")
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60
@@ -193,3 +195,17 @@ def test_a_home_is_used_again(tmp_path: Path) -> None:
         with demo(tmp_path, "2") as running:
             running.end(0)
     assert (tmp_path / "node1" / "node.log").read_text().count("stub started") == 2
+
+
+def test_printed_commands_are_found_by_the_shell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("python", "demoloco"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert as_typed("demoloco") == "demoloco"
+    monkeypatch.setenv("PATH", "")
+    assert as_typed("demoloco") == str(tmp_path / "demoloco")
+    monkeypatch.chdir(tmp_path.parent)
+    assert as_typed("demoloco") == f"{tmp_path.name}/demoloco"
