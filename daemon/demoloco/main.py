@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from demoloco.config import NodeConfig
 from demoloco.errors import ConfigError, DemolocoError
 from demoloco.settings import Settings, load, parse_set
+from demoloco.swarm.addresses import parse_announce, parse_listen, parse_peer
 
 if TYPE_CHECKING:
     from demoloco.swarm.identity import Identity
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = _settings(arguments)
         node = settings.node_config()
+        _check_addresses(node)
         settings.run_config()  # the user's mistakes in it are found before anything starts
         return _run(settings, node)
     except ConfigError as error:
@@ -52,6 +54,17 @@ def _run(settings: Settings, config: NodeConfig) -> int:
     node = Node(settings, _hivemind_swarm)
     uvloop.run(node.run())
     return FORCED if node.forced else DONE
+
+
+def _check_addresses(config: NodeConfig) -> None:
+    """A mistyped address is told before anything starts. Raises: ConfigError."""
+    for parse, given in (
+        (parse_peer, config.peers),
+        (parse_listen, config.listen),
+        (parse_announce, config.announce),
+    ):
+        for address in given:
+            parse(address)
 
 
 def _hivemind_swarm(
