@@ -69,10 +69,11 @@ class Founding:
         if ours is None:
             report.line("asking the peers for their run", peers=", ".join(peers))
             genesis = await self._swarm.find_genesis(SEED_SECONDS)
-            return await self._enter(genesis)
+            self._check_code(run_config_from_bytes(genesis.config).task)
+            return await self._enter(genesis, "the peers' run")
         asking = asyncio.create_task(self._compare_with_seeds(ours, report)) if peers else None
         try:
-            run = await self._enter(ours)
+            run = await self._enter(ours, "the run in this home")
             if asking is not None:
                 await asking
         finally:
@@ -105,10 +106,10 @@ class Founding:
             )
 
     # -- a run that there is -----------------------------------------------------------------------
-    async def _enter(self, genesis: Genesis) -> Run:
+    async def _enter(self, genesis: Genesis, whose: str) -> Run:
         config = run_config_from_bytes(genesis.config)
         layout = layout_from_bytes(genesis.layout)
-        self._compare_with_wishes(config)
+        self._compare_with_wishes(config, whose)
         described = await self._crew.describe(config.task, config.task_args, config.seed)
         difference = first_difference(layout_from_bytes(described.layout), layout)
         if difference is not None:
@@ -120,19 +121,23 @@ class Founding:
         await self._keep(genesis)
         return Run(genesis, config, layout, described)
 
-    def _compare_with_wishes(self, config: RunConfig) -> None:
-        wishes = dict(self._settings.run)
-        if ":" in config.task and wishes.get("task") != config.task:
+    def _check_code(self, task: str) -> None:
+        """A name that only peers have spoken is not imported."""
+        if ":" in task and "task" not in self._settings.run:
             raise ConfigError(
-                f"this run trains {config.task}, which is code of somebody's own;"
-                f" if you have it and trust it, add --task {config.task}"
+                f"the peers' run trains {task}, which is code of somebody's own;"
+                f" if you have it and trust it, add --task {task}"
             )
+
+    def _compare_with_wishes(self, config: RunConfig, whose: str) -> None:
+        wishes = dict(self._settings.run)
         wishes["task_args"] = config.task_args | wishes.get("task_args", {})
         unequal = differences(replace(config, **wishes), config)
         if unequal:
             raise ConfigError(
-                f"the run has other settings: {'; '.join(unequal)};"
-                " leave them out to take the run's, or start a run of your own without --peers"
+                f"{whose} has other settings: {'; '.join(unequal)};"
+                f" leave them out to take the run's, or start a run of your own in another"
+                " --home DIR, without --peers"
             )
 
     async def _keep(self, genesis: Genesis) -> None:
