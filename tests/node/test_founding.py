@@ -12,7 +12,7 @@ import pytest
 
 from demoloco.codec.layout import layout_of
 from demoloco.config import RunConfig
-from demoloco.errors import ConfigError
+from demoloco.errors import ConfigError, StoreError
 from demoloco.node.disk import Disk
 from demoloco.node.founding import Founding, Run
 from demoloco.rounds.rules import head_of
@@ -135,6 +135,18 @@ async def test_a_node_goes_on_with_the_run_of_its_home(desk: Desk) -> None:
     again = await desk.run()
     assert (again.digest, again.config) == (run.digest, run.config)
     assert desk.seeds.asked == 0
+
+
+async def test_a_node_that_has_its_run_writes_nothing_to_come_back_to_it(desk: Desk) -> None:
+    """It must come up on a full disk."""
+
+    def full(*_: object) -> None:
+        raise StoreError("no room")
+
+    run = await desk.run()
+    desk.restart()
+    desk.store.put = desk.store.note = full  # type: ignore[method-assign,assignment]
+    assert (await desk.run()).digest == run.digest
 
 
 async def test_seeds_that_are_away_do_not_keep_a_node_from_its_run(desk: Desk) -> None:

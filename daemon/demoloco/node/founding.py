@@ -154,7 +154,10 @@ class Founding:
             )
 
     async def _keep(self, genesis: Genesis) -> None:
-        digest = await self._disk(self._store.put, encode_genesis(genesis))
+        digest = run_of(genesis)
+        if self._store.noted("genesis") == digest and self._store.get(digest) is not None:
+            return  # a node must come up on a full disk, to prune it
+        await self._disk(self._store.put, encode_genesis(genesis))
         await self._disk(self._store.note, "genesis", bytes(digest))
 
     # -- a new run ---------------------------------------------------------------------------------
