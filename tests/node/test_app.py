@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from demoloco.errors import StoreError
+from demoloco.errors import ConfigError, StoreError
 from demoloco.node.app import Node
 from demoloco.settings import Settings
 from tests.node.scribe import SilentSwarm
@@ -40,3 +40,14 @@ async def test_a_full_disk_does_not_keep_a_node_from_coming_up(
     async with AsyncExitStack() as held:
         await node._start_swarm(store, anything, anything, held)
     assert "addresses not noted" in caplog.text
+
+
+async def test_a_home_with_too_long_a_path_is_refused_before_anything_is_in_it(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / ("x" * 120)
+    make: Any = pytest.fail
+    node = Node(Settings(run={}, node={"home": home}, origins={}), make)
+    with pytest.raises(ConfigError, match="path is too long"):
+        await node.run()
+    assert not home.exists()

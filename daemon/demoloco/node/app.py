@@ -15,6 +15,7 @@ from rich.console import Console
 
 from demoloco.config import NodeConfig
 from demoloco.control.server import ControlServer
+from demoloco.control.socket import socket_path
 from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node.assembly import assemble
 from demoloco.node.crew import Crew
@@ -100,6 +101,7 @@ class Node:
         self.feed.line("left" if not self.forced else "stopped at once")
 
     async def _live(self, held: AsyncExitStack) -> None:
+        socket_path(self._config.home)  # before anything is made in a home that cannot be used
         store = open_disk_store(self._config.home, version=software_version())
         held.callback(store.close)
         disk = Disk()
