@@ -100,7 +100,7 @@ class Stance:
             ahead |= early - set(since)
             bodies = await self._disk(self._bodies, told)
         self._states.clear()
-        self._states.append(head.digest)
+        self._states.extend((head.digest, head.digest))  # its word that it stands there is to come
         self._ahead = ahead
         if checkpoint is None or bodies is None:
             self._crew.tell(TakeAgreed(agreed=agreed, round=head.round))
