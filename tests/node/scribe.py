@@ -194,6 +194,9 @@ class SilentSwarm:
     def packets_received(self) -> tuple[int, int]:
         return 0, 0
 
+    def known_addresses(self) -> tuple[str, ...]:
+        return ()
+
 
 def report_of(feed: Feed | None = None) -> Report:
     swarm: Any = SilentSwarm()

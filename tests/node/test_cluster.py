@@ -81,6 +81,19 @@ async def test_a_node_joins_late_and_takes_part(tmp_path: Path) -> None:
         await assert_all_is_well(made)
 
 
+async def test_a_node_that_is_killed_has_noted_where_the_others_are(tmp_path: Path) -> None:
+    """Else nodes that a power cut ended, started again without --peers, never meet again."""
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(2)
+        await made.all_reach(3)
+        for node, other in (nodes, reversed(nodes)):
+            await made.until(
+                lambda here=node, there=other: (
+                    there.address in (here.parts.ledger.noted_json("peers") or ())
+                )
+            )
+
+
 async def test_a_node_that_leaves_hands_over_what_it_has_and_the_others_go_on(
     tmp_path: Path,
 ) -> None:

@@ -12,15 +12,16 @@ import pytest
 
 from demoloco.codec.layout import layout_of
 from demoloco.config import RunConfig
-from demoloco.errors import ConfigError
+from demoloco.errors import ConfigError, StoreError
 from demoloco.node.disk import Disk
 from demoloco.node.founding import Founding, Run
+from demoloco.rounds.rules import head_of
 from demoloco.settings import Settings, run_config_bytes
 from demoloco.store.memory import MemoryStore
 from demoloco.types import Genesis, PeerId, TensorShape
 from demoloco.wire import encode_genesis, run_of
 from demoloco.worker.port import Described
-from tests.node.scribe import LAYOUT, Scribe, report_of
+from tests.node.scribe import GENESIS, LAYOUT, Scribe, report_of
 
 OWN = "somebody:Task"
 SEEDS = ("/memory/seed/p2p/x",)
@@ -136,6 +137,18 @@ async def test_a_node_goes_on_with_the_run_of_its_home(desk: Desk) -> None:
     assert desk.seeds.asked == 0
 
 
+async def test_a_node_that_has_its_run_writes_nothing_to_come_back_to_it(desk: Desk) -> None:
+    """It must come up on a full disk."""
+
+    def full(*_: object) -> None:
+        raise StoreError("no room")
+
+    run = await desk.run()
+    desk.restart()
+    desk.store.put = desk.store.note = full  # type: ignore[method-assign,assignment]
+    assert (await desk.run()).digest == run.digest
+
+
 async def test_seeds_that_are_away_do_not_keep_a_node_from_its_run(desk: Desk) -> None:
     run = await desk.run()
     desk.restart()
@@ -211,6 +224,26 @@ async def test_a_home_whose_genesis_cannot_be_read_says_so(desk: Desk) -> None:
     desk.store.note("genesis", digest)
     with pytest.raises(ConfigError, match="choose another --home"):
         await desk.run()
+
+
+async def test_a_damaged_note_of_the_genesis_is_mended_by_the_log(desk: Desk) -> None:
+    run = await desk.run(inner_steps=9)
+    del desk.store._notes["genesis"]
+    desk.restart()
+    assert (await desk.run()).digest == run.digest
+    assert desk.store.noted("genesis") == run.digest
+
+
+async def test_no_run_is_founded_in_the_place_of_one_whose_genesis_is_lost(
+    desk: Desk, theirs: Desk
+) -> None:
+    scribe = Scribe(desk.store)
+    head = head_of(scribe.play(GENESIS, 2, 0)[-1])
+    with pytest.raises(ConfigError, match="round 2 of a run whose genesis is lost"):
+        await desk.run()
+    assert desk.store.head() == head
+    desk.seeds.genesis = (await theirs.run()).genesis  # a member has it
+    await desk.run(*SEEDS)
 
 
 async def test_no_draft_is_left_where_founding_fails(

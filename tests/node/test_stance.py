@@ -191,6 +191,24 @@ async def test_where_what_was_told_is_gone_the_model_is_the_agreed_state(desk: D
     assert source == "the agreed state"
 
 
+async def test_a_model_whose_told_part_is_gone_starts_from_where_the_state_moves(
+    desk: Desk,
+) -> None:
+    """As in a home that was restored from an old copy: on a snapshot's way lie own packets that
+    this disk never had. The node goes on."""
+    await desk.stance.settle(GENESIS, None, None)
+    desk.stance.followed()
+    manifest = desk.scribe.round(GENESIS, 0, 1)
+    head, _ = desk.scribe.ledger.apply((), (manifest,))
+    entry = manifest.entry_of(desk.scribe.me)
+    assert entry is not None
+    del desk.scribe.store._blobs[entry.packet]  # type: ignore[attr-defined]
+    await desk.stance.move(head, (), (manifest,))
+    after = state_file(desk.scribe.store, manifest.digest)
+    assert desk.crew.last == TakeAgreed(agreed=after, round=head.round)
+    assert desk.stance.states == (GENESIS.digest, manifest.digest)
+
+
 # -- files -----------------------------------------------------------------------------------------
 async def test_states_stay_wanted_until_the_worker_has_left_them(desk: Desk) -> None:
     await desk.stance.settle(GENESIS, None, None)
@@ -205,6 +223,18 @@ async def test_states_stay_wanted_until_the_worker_has_left_them(desk: Desk) -> 
     desk.stance.followed()
     desk.stance.followed()
     assert desk.stance.states == (second.digest,) == (desk.stance.standing,)
+
+
+async def test_a_state_stays_wanted_though_the_worker_says_late_that_it_stands(desk: Desk) -> None:
+    """A slow worker's first word came after the state had moved and was taken for the move's: the
+    state before was pruned on a fork, and the worker fell for want of it."""
+    await desk.stance.settle(GENESIS, None, None)
+    first = desk.scribe.round(GENESIS, 0)
+    await desk.apply(first)
+    desk.stance.followed()  # it stands on the genesis, and has yet to move from there
+    assert desk.stance.states == (GENESIS.digest, first.digest)
+    desk.stance.followed()
+    assert desk.stance.states == (first.digest,)
 
 
 async def test_a_state_that_is_gone_is_named(desk: Desk) -> None:

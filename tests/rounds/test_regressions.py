@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.rounds.rules import head_of
+from demoloco.rounds.rules import MIN_WEIGHT, entries_of, float32, head_of
 from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
 from tests.sim import Faults, World, digest
 
@@ -106,3 +106,19 @@ def test_going_back_to_an_older_snapshot_takes_back_what_was_told_since() -> Non
     desk.hear(ev.SnapshotFetched(GENESIS, digest("state after", GENESIS.digest), None))
     desk.hear(ev.Applied(GENESIS, digest("state after", GENESIS.digest)))
     assert desk.owed == 10
+
+
+def test_packets_of_nothing_do_not_take_the_weight_of_the_others() -> None:
+    """Two of three had learnt nothing: the median norm was 0, the third one's weight too, and the
+    proposer fell over a manifest of its own that no rule allows."""
+    offers = [offer(name) for name in ("a", "b", "c")]
+    norms = dict(zip((one.packet for one in offers), (0.0, 0.0, 1.0), strict=True))
+    weights = [entry.weight for entry in entries_of(offers, norms, 64)]
+    assert weights == [float32(1 / 3)] * 3
+
+
+def test_a_weight_is_never_nothing() -> None:
+    """float32 has no number for a share that is too small."""
+    offers = [replace(offer("a"), samples=2**48), replace(offer("b"), samples=2**48), offer("c")]
+    norms = dict(zip((one.packet for one in offers), (1e-20, 1e-20, 1e19), strict=True))
+    assert min(entry.weight for entry in entries_of(offers, norms, 64)) == MIN_WEIGHT

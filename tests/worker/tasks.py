@@ -41,7 +41,10 @@ class Tiny:
     def model(self) -> nn.Module:
         if self.fault == "no model":
             return "net"  # type: ignore[return-value]
-        return Net().requires_grad_(self.fault != "frozen")
+        net = Net().requires_grad_(self.fault != "frozen")
+        if self.fault == "infinite mask":
+            net.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        return net
 
     def batches(self, shard: Shard, start: int) -> Iterator[Tensor]:
         number = start

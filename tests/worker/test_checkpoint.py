@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -260,6 +261,23 @@ def test_a_full_disk_is_told_and_training_goes_on(
     why = desk.last(NotSaved).why
     assert "checkpoint of round 0 not written: No space left on device" in why
     assert "GB free" in why
+    assert [path.name for path in directory.iterdir()] == ["00000001"]
+    desk.train(1, 1)
+    assert desk.last(Trained).steps == 1
+
+
+def test_a_disk_that_takes_no_tensors_is_told_and_training_goes_on(
+    agreed: Path, directory: Path
+) -> None:
+    """The first write of a checkpoint is safetensors', whose error is no OSError."""
+    desk = saved_desk(agreed, directory)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, limits[1]))
+    try:
+        desk.tell(SaveCheckpoint(directory=directory, agreed=agreed, head=HEAD))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "checkpoint of round 0 not written" in desk.last(NotSaved).why
     assert [path.name for path in directory.iterdir()] == ["00000001"]
     desk.train(1, 1)
     assert desk.last(Trained).steps == 1

@@ -324,6 +324,15 @@ def test_a_model_that_is_not_finite_tells_nothing(agreed: Path) -> None:
     assert not any(isinstance(event, Contributed) for event in desk.events)
 
 
+def test_a_mask_that_is_not_finite_is_named_before_a_run_is_founded_on_it(agreed: Path) -> None:
+    desk = Desk(dataclasses.replace(CONFIG, task_args={"fault": "infinite mask"}))
+    desk.tell(WriteInitial(path=agreed))
+    failed = desk.last(Failed)
+    assert failed.why == "mask of the model has values that are not finite"
+    assert "persistent=False" in failed.fix
+    assert not agreed.exists()
+
+
 def test_an_evaluation_takes_no_square_root_of_less_than_nothing(agreed: Path) -> None:
     desk = Desk()
     desk.start(agreed)

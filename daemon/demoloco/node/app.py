@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from rich.console import Console
 
 from demoloco.config import NodeConfig
 from demoloco.control.server import ControlServer
+from demoloco.control.socket import socket_path
 from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node.assembly import assemble
 from demoloco.node.crew import Crew
@@ -31,6 +32,7 @@ from demoloco.node.version import software_version
 from demoloco.rounds import events as ev
 from demoloco.settings import Settings
 from demoloco.store.disk import DiskStore, open_disk_store
+from demoloco.store.port import Store
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.port import Swarm, SwarmEvent
 from demoloco.worker.process import ProcessWorker
@@ -99,6 +101,7 @@ class Node:
         self.feed.line("left" if not self.forced else "stopped at once")
 
     async def _live(self, held: AsyncExitStack) -> None:
+        socket_path(self._config.home)  # before anything is made in a home that cannot be used
         store = open_disk_store(self._config.home, version=software_version())
         held.callback(store.close)
         disk = Disk()
@@ -134,8 +137,15 @@ class Node:
         swarm = await asyncio.to_thread(self._make_swarm, identity, self._config, listen, known)
         held.push_async_callback(swarm.stop)
         await swarm.start(self._hear_swarm, library)
-        store.note("listen", json.dumps(list(swarm.addresses)).encode())
+        self._note(store, "listen", swarm.addresses)
         return swarm
+
+    def _note(self, store: Store, key: str, addresses: Sequence[str]) -> None:
+        """For the next start. A full disk keeps no node from coming up, or from leaving."""
+        try:
+            store.note(key, json.dumps(list(addresses)).encode())
+        except StoreError as error:
+            self.feed.warn("addresses not noted", key=key, why=str(error))
 
     def _hear_swarm(self, event: SwarmEvent) -> None:
         """Events before there is a driver wait for it."""
@@ -179,7 +189,7 @@ class Node:
         try:
             await driver.run()
             parts.report.refresh(parts.machine, force=True)
-            parts.ledger.store.note("peers", _known(parts.swarm))
+            self._note(parts.ledger.store, "peers", parts.swarm.known_addresses())
         finally:  # also where the node cannot go on: what it learnt is worth a try
             if not self.forced:
                 await self._save(parts)
@@ -204,10 +214,6 @@ def _noted_list(store: DiskStore, key: str) -> tuple[str, ...]:
     except ValueError:
         return ()
     return tuple(one for one in noted if isinstance(one, str)) if isinstance(noted, list) else ()
-
-
-def _known(swarm: Swarm) -> bytes:
-    return json.dumps(list(swarm.known_addresses())).encode()
 
 
 def _best(addresses: tuple[str, ...]) -> str:

@@ -35,6 +35,7 @@ class Doings:
         self.revival = Revival(parts, post)
         self._sequence = 0
         self._speed = 0.0
+        self._noted_peers: frozenset[str] = frozenset()
 
     # -- manifests ---------------------------------------------------------------------------------
     def propose(self, draft: Draft) -> None:
@@ -92,8 +93,16 @@ class Doings:
         try:
             await parts.disk(parts.ledger.prune, keep, stance.checkpoints, parts.me)
             await parts.disk(parts.ledger.note_json, "tally", asdict(parts.report.tally))
+            await self._note_peers()
         except StoreError as error:
             parts.report.warn("housekeeping failed", why=str(error))
+
+    async def _note_peers(self) -> None:
+        """Who was ever met, and where: a node that is killed finds them again without --peers."""
+        known = self._parts.swarm.known_addresses()
+        if self._noted_peers != frozenset(known):
+            await self._parts.disk(self._parts.ledger.note_json, "peers", list(known))
+            self._noted_peers = frozenset(known)
 
     async def _durably(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._parts.disk.when_there_is_room(self._complain, work, *args, **kwargs)

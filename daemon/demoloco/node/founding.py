@@ -26,8 +26,8 @@ from demoloco.rounds.rules import genesis_head
 from demoloco.settings import Settings, differences, run_config_bytes, run_config_from_bytes
 from demoloco.store.port import Store
 from demoloco.swarm.port import Swarm
-from demoloco.types import Digest, Genesis, short
-from demoloco.wire import decode_genesis, encode_genesis, run_of
+from demoloco.types import Digest, Genesis, PeerId, short
+from demoloco.wire import decode_genesis, decode_manifest, encode_genesis, run_of
 from demoloco.worker.port import Described
 
 SEED_SECONDS = 20.0
@@ -65,6 +65,7 @@ class Founding:
         Raises: ConfigError if they contradict each other or what the user asked for."""
         ours = self._in_home()
         if ours is None and not peers:
+            self._check_that_no_run_is_here()
             return await self._found(report)
         if ours is None:
             report.line("asking the peers for their run", peers=", ".join(peers))
@@ -83,7 +84,7 @@ class Founding:
         return run
 
     def _in_home(self) -> Genesis | None:
-        digest = self._store.noted("genesis")
+        digest = self._store.noted("genesis") or self._run_of_head()
         data = self._store.get(Digest(digest)) if digest is not None else None
         try:
             return decode_genesis(data) if data is not None else None
@@ -91,6 +92,23 @@ class Founding:
             raise ConfigError(
                 f"the run in this home cannot be read: {error}; choose another --home DIR"
             ) from error
+
+    def _run_of_head(self) -> Digest | None:
+        """The run, as the log tells it where the note is damaged."""
+        head = self._store.head()
+        if head is None or head.round == 0:
+            return head.digest if head is not None else None
+        sealed = self._store.manifest(head.digest)
+        return None if sealed is None else decode_manifest(sealed, _believe).run
+
+    def _check_that_no_run_is_here(self) -> None:
+        """A run of which only the genesis is lost is not one to put another in the place of."""
+        head = self._store.head()
+        if head is not None and head.round > 0:
+            raise ConfigError(
+                f"this home holds round {head.round} of a run whose genesis is lost; take it from"
+                " another member with --peers ADDR, or start a new run in another --home DIR"
+            )
 
     async def _compare_with_seeds(self, ours: Genesis, report: Report) -> None:
         """Seeds that are away do not matter to a node that has its run; seeds of another run do."""
@@ -141,7 +159,10 @@ class Founding:
             )
 
     async def _keep(self, genesis: Genesis) -> None:
-        digest = await self._disk(self._store.put, encode_genesis(genesis))
+        digest = run_of(genesis)
+        if self._store.noted("genesis") == digest and self._store.get(digest) is not None:
+            return  # a node must come up on a full disk, to prune it
+        await self._disk(self._store.put, encode_genesis(genesis))
         await self._disk(self._store.note, "genesis", bytes(digest))
 
     # -- a new run ---------------------------------------------------------------------------------
@@ -179,3 +200,8 @@ class Founding:
         self._store.create_state(head, fill, layout.chunks)
         self._store.move_head(head)
         return genesis
+
+
+def _believe(peer: PeerId, message: bytes, signature: bytes) -> bool:
+    """What is in the log was checked before it came there."""
+    return True

@@ -100,7 +100,7 @@ class Stance:
             ahead |= early - set(since)
             bodies = await self._disk(self._bodies, told)
         self._states.clear()
-        self._states.append(head.digest)
+        self._states.extend((head.digest, head.digest))  # its word that it stands there is to come
         self._ahead = ahead
         if checkpoint is None or bodies is None:
             self._crew.tell(TakeAgreed(agreed=agreed, round=head.round))
@@ -126,8 +126,9 @@ class Stance:
         return frozenset(before) - set(since), [p for p in since if p not in before]
 
     def _bodies(self, packets: Sequence[Digest]) -> tuple[bytes, ...] | None:
-        """None if one is gone: then nobody can say what the checkpoint still owes."""
-        bodies = tuple(self._ledger.body(packet) for packet in packets)
+        """None if one is gone, by damage or in a home that was restored from an old copy: then
+        nobody can say what a model still owes, and it starts from the agreed state."""
+        bodies = tuple(self._ledger.body(packet) for packet in dict.fromkeys(packets))
         return tuple(b for b in bodies if b is not None) if None not in bodies else None
 
     # -- the round ---------------------------------------------------------------------------------
@@ -156,12 +157,15 @@ class Stance:
         """The agreed state moved: the model follows."""
         told, untold = self._mine(redo), self._mine(undo)
         early = self._ahead
-        entered = await self._disk(self._read, [p for p in told if p not in early])
-        left = await self._disk(self._read, [*untold, *(p for p in early if p not in told)])
+        entered = await self._disk(self._bodies, [p for p in told if p not in early])
+        left = await self._disk(self._bodies, [*untold, *(p for p in early if p not in told)])
         if self.standing is None:  # it fell, now or before
             return
         before, self._ahead = self._path(self.standing), frozenset()
         self._states.append(head.digest)
+        if entered is None or left is None:
+            self._crew.tell(TakeAgreed(agreed=self._path(head.digest), round=head.round))
+            return
         every = self._config.evaluate_every
         self._crew.tell(
             Correct(
@@ -182,13 +186,6 @@ class Stance:
     def _mine(self, manifests: Iterable[Manifest]) -> list[Digest]:
         entries = (manifest.entry_of(self._me) for manifest in manifests)
         return [entry.packet for entry in entries if entry is not None]
-
-    def _read(self, packets: Sequence[Digest]) -> tuple[bytes, ...]:
-        bodies = {packet: self._ledger.body(packet) for packet in packets}
-        for packet, body in bodies.items():
-            if body is None:
-                raise StoreError(f"my packet {short(packet)} is gone from the disk")
-        return tuple(body for body in bodies.values() if body is not None)
 
     def _path(self, state: Digest) -> Path:
         path = self._ledger.store.state_path(state)

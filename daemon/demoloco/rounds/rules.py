@@ -18,6 +18,9 @@ from demoloco.types import Digest, Entry, Head, Manifest, Offer, PeerId, Round, 
 MAX_NORM_RATIO = 10.0
 """A packet counts for at most this many times the contributors' median norm."""
 
+MIN_WEIGHT = 2.0**-126
+"""A packet counts for something, however little: without a weight the manifest would be none."""
+
 PATIENCE_SHARE = 4.0
 PATIENCE_SECONDS = 15.0
 """Without a quorum a round waits this share of the time that its first packet took, but at least
@@ -123,12 +126,13 @@ def entries_of(
     """The packets of a manifest in their order, with their effective weights.
 
     Weight: the packet's samples, scaled down where its norm is beyond MAX_NORM_RATIO times the
-    median, as a share of the sum of them all. In order of contributor; beyond `most` those with
-    more samples are taken.
+    median (packets of nothing set no measure), as a share of the sum of them all. In order of
+    contributor; beyond `most` those with more samples are taken.
     """
     taken = sorted(offers, key=lambda offer: (-offer.samples, offer.contributor))[:most]
     taken.sort(key=lambda offer: offer.contributor)
-    limit = MAX_NORM_RATIO * statistics.median(norms[offer.packet] for offer in taken)
+    measured = [norms[offer.packet] for offer in taken if norms[offer.packet] > 0]
+    limit = MAX_NORM_RATIO * statistics.median(measured or [0.0])
     counted = [offer.samples * _clip(norms[offer.packet], limit) for offer in taken]
     total = math.fsum(counted)
     return tuple(
@@ -136,7 +140,7 @@ def entries_of(
             packet=offer.packet,
             contributor=offer.contributor,
             samples=offer.samples,
-            weight=float32(samples / total),
+            weight=max(MIN_WEIGHT, float32(samples / total)),
             size=offer.size,
         )
         for offer, samples in zip(taken, counted, strict=True)

@@ -49,7 +49,16 @@ class OwnModel:
         self.memory: Tensor | None = None
 
     def write_initial(self, path: Path) -> None:
-        """Write DCT(model) as an agreed state; durable on return."""
+        """Write DCT(model) as an agreed state; durable on return.
+
+        Raises: ConfigError for a value that no agreed state can hold.
+        """
+        for name, tensor in self.tensors.items():
+            if not bool(tensor.isfinite().all()):
+                raise ConfigError(
+                    f"{name} of the model has values that are not finite"
+                    "\nfix: register a mask with persistent=False; nobody needs to agree on it"
+                )
         coefficients = dct(self._chunks()).reshape(-1, CHUNK).cpu().numpy()
         with open(path, "wb") as file:
             file.write(np.ascontiguousarray(coefficients, "<f4").data)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -19,11 +20,15 @@ MODEL, OPTIMIZER, MEMORY, RANDOM = "model", "optimizer", "memory", "random"
 
 
 def save(directory: Path, kind: str, tensors: Mapping[str, Tensor]) -> None:
-    """Write one of the checkpoint's files."""
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        _file(directory, kind),
-    )
+    """Write one of the checkpoint's files.
+
+    Raises: OSError if the disk does not take it; safetensors has a word of its own for that.
+    """
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(whole, _file(directory, kind))
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def load(directory: Path, kind: str) -> dict[str, Tensor]:
