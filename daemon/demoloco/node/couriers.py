@@ -160,7 +160,8 @@ class Couriers:
             at = turn % len(holders)
             async with slots:
                 data = await self._swarm.fetch(part, [*holders[at:], *holders[:at]])
-                await self._disk(store.put_part, snapshot, part, data)
+                # What has come is kept, also if another part fails just now.
+                await asyncio.shield(self._disk(store.put_part, snapshot, part, data))
 
         try:
             async with asyncio.TaskGroup() as group:
