@@ -45,6 +45,7 @@ RUN_BOUNDS: Mapping[str, Bounds] = {
     "grace_seconds": (0, 86_400),
     "succession_seconds": (0.001, 86_400),
     "max_contributors": (1, 256),
+    "ramp_rounds": (1, 128),
     "snapshot_every": (1, 1_000_000),
 }
 NODE_BOUNDS: Mapping[str, Bounds] = {
@@ -117,6 +118,8 @@ class RunConfig:
     """How long each next proposer waits for the ones before it."""
     max_contributors: int = 64
     """Packets in one manifest, at most."""
+    ramp_rounds: int = 4
+    """Rounds over which the weight of a new contributor rises; 1 = at once."""
     snapshot_every: int = 10
     """Every node keeps the agreed state of each round that this divides, for joiners."""
 

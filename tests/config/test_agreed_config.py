@@ -52,7 +52,7 @@ def test_the_bytes_of_a_configuration_never_change() -> None:
         '{"alpha":1.0,"batch_size":16,"beta":0.95,"bits":2,"clip_norm":1.0,"decay_rounds":1000,'
         '"evaluate_every":5,"final_lr_share":0.1,"grace_seconds":2.0,"grace_share":0.5,'
         '"inner_steps":50,"k":64,"ladder":[8,16,32,64,128,256,512],"learning_rate":0.001,'
-        '"max_contributors":64,"method":"decoupled","name":"demoloco","quorum":0.75,"seed":0,'
+        '"max_contributors":64,"method":"decoupled","name":"demoloco","quorum":0.75,"ramp_rounds":4,"seed":0,'
         '"snapshot_every":10,"succession_seconds":5.0,"task":"lm","task_args":{"depth":4,'
         '"rate":0.1,"text":"gr\\u00f6\\u00dfer"},'
         '"warmup_rounds":2,"weight_decay":0.1}'

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from demoloco.rounds.rules import fault_of, genesis_head, head_of
-from demoloco.types import Digest, Head, Manifest, PeerId
+from demoloco.types import Digest, Head, Manifest, PeerId, Round
 
 KEEP_ROUNDS = 128
 MAX_BESIDE = 3 * KEEP_ROUNDS
@@ -57,6 +57,17 @@ class Chain:
         if manifest is None:
             return (self._creator,)
         return tuple(entry.contributor for entry in manifest.entries)
+
+    def first_rounds(self) -> dict[PeerId, Round]:
+        """The round of each contributor's first contribution to the applied chain, as far as it is
+        known."""
+        first: dict[PeerId, Round] = {}
+        for digest in self._applied.keys() & self._known.keys():
+            manifest = self._known[digest]
+            for entry in manifest.entries:
+                known = first.get(entry.contributor, manifest.round)
+                first[entry.contributor] = min(known, manifest.round)
+        return first
 
     def beside(self) -> tuple[Manifest, ...]:
         """Known manifests at or above the head's round that are not applied."""

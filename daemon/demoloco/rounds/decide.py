@@ -32,6 +32,7 @@ from demoloco.rounds.rules import (
     closes_at,
     entries_of,
     offers_of,
+    ramp,
     rank_of,
 )
 from demoloco.rounds.state import SNAPSHOT, State
@@ -297,7 +298,9 @@ def _propose(
         return []
     round_.drafted = True
     norms = {offer.packet: state.held[offer.packet].norm for offer in present.values()}
-    entries = entries_of(tuple(present.values()), norms, pace.max_contributors)
+    first = state.chain.first_rounds()
+    shares = ramp(present, first, round_.round, pace.ramp_rounds)
+    entries = entries_of(tuple(present.values()), norms, pace.max_contributors, shares)
     draft = Draft(
         run=state.settings.run,
         round=round_.round,

@@ -36,6 +36,7 @@ class Pace:
     grace_seconds: float
     succession_seconds: float
     max_contributors: int
+    ramp_rounds: int = 1
 
 
 def heavier(one: Head, other: Head) -> bool:
@@ -121,19 +122,27 @@ def closes_at(
 
 
 def entries_of(
-    offers: Sequence[Offer], norms: Mapping[Digest, float], most: int
+    offers: Sequence[Offer],
+    norms: Mapping[Digest, float],
+    most: int,
+    shares: Mapping[PeerId, float] | None = None,
 ) -> tuple[Entry, ...]:
     """The packets of a manifest in their order, with their effective weights.
 
     Weight: the packet's samples, scaled down where its norm is beyond MAX_NORM_RATIO times the
-    median (packets of nothing set no measure), as a share of the sum of them all. In order of
-    contributor; beyond `most` those with more samples are taken.
+    median (packets of nothing set no measure) and to its contributor's share (`ramp`; without one:
+    whole), as a share of the sum of them all. In order of contributor; beyond `most` those with
+    more samples are taken.
     """
     taken = sorted(offers, key=lambda offer: (-offer.samples, offer.contributor))[:most]
     taken.sort(key=lambda offer: offer.contributor)
     measured = [norms[offer.packet] for offer in taken if norms[offer.packet] > 0]
     limit = MAX_NORM_RATIO * statistics.median(measured or [0.0])
-    counted = [offer.samples * _clip(norms[offer.packet], limit) for offer in taken]
+    ramped = shares or {}
+    counted = [
+        offer.samples * _clip(norms[offer.packet], limit) * ramped.get(offer.contributor, 1.0)
+        for offer in taken
+    ]
     total = math.fsum(counted)
     return tuple(
         Entry(
@@ -145,6 +154,19 @@ def entries_of(
         )
         for offer, samples in zip(taken, counted, strict=True)
     )
+
+
+def ramp(
+    contributors: Iterable[PeerId], first: Mapping[PeerId, int], round: int, ramp_rounds: int
+) -> dict[PeerId, float]:
+    """The share, up to 1, with which each contributor's samples count in this round.
+
+    `first`: the round of each one's first contribution, as far as the chain tells; who has none
+    is new in this round.
+    """
+    return {
+        peer: min(1.0, (1 + round - first.get(peer, round)) / ramp_rounds) for peer in contributors
+    }
 
 
 def _clip(norm: float, limit: float) -> float:
