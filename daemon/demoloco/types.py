@@ -130,6 +130,27 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Gift:
+    """What a member gives a joiner (`codec/gift.py`), cut into blobs.
+
+    `lenders`: whose untold learning is in it, the giver among them; what these tell is no longer
+    borrowed by who starts with it.
+    """
+
+    head: Head  # the agreed state that the giver's model stood on
+    blobs: tuple[BlobRef, ...]
+    lenders: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loan:
+    """Whose untold learning a node's model still holds, and from which round on it goes."""
+
+    lenders: tuple[PeerId, ...]
+    since: Round
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TensorShape:
     """One tensor of the model that is part of the agreed state."""
 

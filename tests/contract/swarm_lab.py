@@ -25,6 +25,7 @@ from demoloco.types import (
     Draft,
     Entry,
     Genesis,
+    Gift,
     Head,
     Member,
     Offer,
@@ -92,6 +93,7 @@ class Shelf:
         self.breaks_at: dict[Digest, int] = {}
         self.chain: list[bytes] = []  # head first
         self.taken: Snapshot | None = None
+        self.given: Gift | None = None
         self.reads: list[int] = []
 
     def put(self, data: bytes) -> BlobRef:
@@ -114,6 +116,9 @@ class Shelf:
 
     def snapshot(self) -> Snapshot | None:
         return self.taken
+
+    def gift(self) -> Gift | None:
+        return self.given
 
 
 class Node:

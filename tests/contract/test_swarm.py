@@ -16,7 +16,7 @@ from demoloco.swarm.port import (
     MemberSeen,
     OffersHeard,
 )
-from demoloco.types import BlobRef, Head, Phase, Round, Snapshot
+from demoloco.types import BlobRef, Gift, Head, Phase, Round, Snapshot
 from demoloco.wire import digest_of
 from tests.contract.swarm_lab import (
     HIVEMIND_WARNINGS,
@@ -256,6 +256,19 @@ async def test_a_snapshot_is_described(lab: Lab) -> None:
     head = Head(digest=run, round=Round(0), samples_total=0)
     first.shelf.taken = Snapshot(head=head, blobs=(part, part))
     assert await second.swarm.snapshot(first.peer) == first.shelf.taken
+
+
+async def test_a_gift_for_joiners_is_described_and_its_giver_is_a_lender(lab: Lab) -> None:
+    first, second, run = await pair(lab)
+    with pytest.raises(SwarmError, match="no gift for joiners"):
+        await second.swarm.gift(first.peer)
+    blobs = (first.shelf.put(BLOB),)
+    head = Head(digest=run, round=Round(7), samples_total=70)
+    first.shelf.given = Gift(head=head, blobs=blobs, lenders=(first.peer, second.peer))
+    assert await second.swarm.gift(first.peer) == first.shelf.given
+    first.shelf.given = Gift(head=head, blobs=blobs, lenders=(second.peer,))
+    with pytest.raises(SwarmError, match="its giver is no lender"):
+        await second.swarm.gift(first.peer)
 
 
 # The run

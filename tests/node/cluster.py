@@ -123,6 +123,7 @@ class ClusterNode:
                 swarm=self.swarm,
                 crew=crew,
                 report=Report(self.feed, self.swarm, self.identity.peer_id),
+                shelf=library.shelf,
             )
             founding = Founding(self.cluster.settings, store, disk, self.swarm, crew)
             self.run: Run = await founding.run(ground.report, seeds)
@@ -231,8 +232,8 @@ class ClusterNode:
         return dense
 
     def owed(self) -> Coefficients:
-        """A − DCT(x)."""
-        return self.agreed() - self.worker.model()
+        """A − DCT(x) − b."""
+        return self.agreed() - self.worker.model() - self.worker.borrowed()
 
     @property
     def story(self) -> str:

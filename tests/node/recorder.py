@@ -70,10 +70,15 @@ class RecordedWorker(MemoryWorker):
         loop = cast(Any, self._loop)
         return dct(loop._own._chunks()).reshape(-1, CHUNK).double().numpy()
 
+    def borrowed(self) -> Coefficients | float:
+        """b."""
+        memory = cast(Any, self._loop)._own.memory
+        return 0.0 if memory is None else memory.double().cpu().numpy()  # type: ignore[no-any-return]
+
     def owed(self, agreed: Path) -> Coefficients:
-        """A − DCT(x)."""
+        """A − DCT(x) − b."""
         state = np.fromfile(agreed, "<f4").reshape(-1, CHUNK)
-        return state.astype(np.float64) - self.model()
+        return state.astype(np.float64) - self.model() - self.borrowed()
 
     def values(self, coefficients: Coefficients) -> NDArray[np.float64]:
         """What coefficients mean for the model's values: chunks are padded, and what a packet tells
@@ -83,6 +88,12 @@ class RecordedWorker(MemoryWorker):
         chunks = idct(torch.from_numpy(coefficients).float().view(-1, EDGE, EDGE))
         write_chunks(chunks, tensors, own.layout)
         return torch.cat([tensor.flatten() for tensor in tensors.values()]).double().numpy()
+
+    def poison(self) -> None:
+        """A bit in memory changes: a value of the model is none any longer."""
+        tensors = cast(Any, self._loop)._own.tensors
+        with torch.no_grad():
+            next(iter(tensors.values())).view(-1)[0] = float("nan")
 
     @property
     def idle(self) -> bool:

@@ -17,7 +17,7 @@ from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import head_of
 from demoloco.store.memory import MemoryStore
-from demoloco.types import BlobRef, Digest, Head, Manifest, Offer, PeerId, Snapshot
+from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, Offer, PeerId, Snapshot
 from demoloco.wire import digest_of
 from tests.node.scribe import GENESIS, SPEC, Scribe, report_of
 
@@ -32,6 +32,7 @@ class FakeSwarm:
         self.away: set[PeerId] = set()
         self.asked: list[tuple[Digest, tuple[PeerId, ...]]] = []
         self.tables: dict[PeerId, Snapshot] = {}
+        self.gifts: dict[PeerId, Gift] = {}
         self.log: dict[Digest, tuple[Manifest, bytes]] = {}
         self.most = 64
         self.break_after: int | None = None
@@ -50,6 +51,11 @@ class FakeSwarm:
         if holder in self.away or holder not in self.tables:
             raise SwarmError(f"{holder} is away")
         return self.tables[holder]
+
+    async def gift(self, holder: PeerId) -> Gift:
+        if holder in self.away or holder not in self.gifts:
+            raise SwarmError(f"{holder} has no gift")
+        return self.gifts[holder]
 
     async def manifests(
         self, holder: PeerId, head: Digest, count: int

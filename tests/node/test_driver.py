@@ -15,20 +15,24 @@ from demoloco.errors import StoreError, WorkerError
 from demoloco.node import disk as disk_module
 from demoloco.node.disk import Disk
 from demoloco.node.driver import MAX_WAITING, Driver
+from demoloco.node.gifts import Shelf
 from demoloco.node.parts import Parts
 from demoloco.node.stance import Stance
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import head_of
 from demoloco.swarm.port import ManifestHeard, MemberLost, MemberSeen, OffersHeard
-from demoloco.types import Draft, Manifest, Member, Offer, Phase, Round
+from demoloco.types import Draft, Loan, Manifest, Member, Offer, PeerId, Phase, Round
 from demoloco.wire import seal
 from demoloco.worker.port import (
     Contributed,
     Corrected,
     Died,
     Failed,
+    GiftTried,
+    Lapsed,
     Saved,
+    Skipped,
     TakeAgreed,
     Trained,
     WorkerEvent,
@@ -111,7 +115,7 @@ class Crew(FakeCrew):
 class Desk:
     """A driver whose machine is a script."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
         self.scribe = Scribe()
         self.journal: list[str] = []
         self.script = Script()
@@ -124,13 +128,14 @@ class Desk:
             "identity": self.scribe.identities[0],
             "run": RUN,
             "config": self.config,
-            "node": NodeConfig(home=Path("home"), max_worker_restarts=2),
+            "node": NodeConfig(home=home, max_worker_restarts=2),
             "machine": self.script,
             "swarm": self.swarm,
             "ledger": self.scribe.ledger,
             "disk": self.disk,
             "crew": self.crew,
             "report": self.report,
+            "shelf": Shelf(home / "gifts"),
         }
         crew: Any = self.crew
         stance = Stance(self.scribe.me, crew, self.scribe.ledger, self.disk, self.config, 0.5)
@@ -165,8 +170,8 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    made = Desk()
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    made = Desk(tmp_path)
     before = asyncio.all_tasks()
     yield made
     await made.close()
@@ -367,6 +372,64 @@ async def test_a_worker_that_fails_again_and_again_ends_the_node_with_the_fix(
         WorkerError, match="3 times without a packet.*\nfix: smaller steps"
     )
     assert desk.crew.restarts == 2
+
+
+async def test_the_traceback_of_a_fallen_worker_is_a_file_whose_path_is_said(
+    desk: Desk, tmp_path: Path
+) -> None:
+    await desk.drive(ev.Woken())
+    await desk.script.hears(ev.Woken)
+    assert desk.task is not None
+    for number in range(3):
+        desk.script.heard.clear()
+        detail = f"Traceback: line {number} of the task"
+        desk.crew.hear(Failed(why="the task's loss raised ValueError", fix="it", detail=detail))
+        if desk.crew.restarts < 2:
+            await desk.script.hears(ev.WorkerCame)
+    with pytest.raises(ExceptionGroup) as caught:
+        await desk.task
+    path = tmp_path / "worker-traceback.txt"
+    assert path.read_text() == "Traceback: line 2 of the task"
+    assert caught.group_contains(WorkerError, match=f"traceback in {path}")
+
+
+async def test_a_worker_that_lapsed_is_put_back_without_a_new_one(desk: Desk) -> None:
+    await desk.drive(ev.Woken())
+    await desk.script.hears(ev.Woken)
+    desk.crew.hear(Lapsed(why="the model is not finite after batch 7"))
+    await desk.script.hears(ev.WorkerCame)
+    kinds = [type(event) for event in desk.script.heard]
+    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerCame]
+    assert desk.crew.restarts == 0
+    assert desk.counted("worker_lapses") == 1
+    await desk.stop()
+
+
+async def test_a_worker_that_falls_while_it_is_put_back_comes_once(desk: Desk) -> None:
+    await desk.drive(ev.Woken())
+    await desk.script.hears(ev.Woken)
+    desk.crew.hear(Lapsed(why="the model is not finite"))
+    desk.crew.hear(Died(why="killed"))
+    await desk.script.hears(ev.WorkerCame)
+    kinds = [type(event) for event in desk.script.heard]
+    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerLost, ev.WorkerCame]
+    assert desk.crew.restarts == 1
+    await desk.stop()
+
+
+async def test_bad_batches_are_counted_and_a_gift_that_harms_binds_nobody(desk: Desk) -> None:
+    await desk.drive(ev.Woken())
+    await desk.script.hears(ev.Woken)
+    desk.crew.hear(Skipped(first_batch=4, last_batch=5, loss=float("nan"), in_a_row=1))
+    desk.crew.hear(Skipped(first_batch=6, last_batch=6, loss=float("inf"), in_a_row=2))
+    assert desk.counted("steps_skipped") == 2
+    stance = desk.parts.stance
+    stance._loan = Loan(lenders=(PeerId("a"),), since=Round(0))
+    desk.crew.hear(GiftTried(taken=True, why="", agreed_loss=2.0, gift_loss=1.0))
+    assert stance._loan is not None
+    desk.crew.hear(GiftTried(taken=False, why="worse", agreed_loss=1.0, gift_loss=2.0))
+    assert stance._loan is None
+    await desk.stop()
 
 
 async def test_a_worker_that_cannot_be_restarted_counts_as_fallen(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from demoloco import wire
 from demoloco.errors import PacketError
 from demoloco.swarm import calls
+from demoloco.types import Gift, Head, Round
 from demoloco_proto.v1 import packet_pb2, round_pb2
 from tests.wire.values import DRAFT, GENESIS, ME, MEMBER, OFFER, name
 
@@ -19,6 +21,11 @@ RUN = name("run")
 MANIFEST = wire.seal("manifest", ME.sign, wire.encode_manifest(DRAFT))
 RECORD = wire.seal("member", ME.sign, wire.encode_member(MEMBER))
 CHUNK = calls.Chunk(512, b"data", True)
+GIFT = Gift(
+    head=Head(digest=name("head"), round=Round(3), samples_total=9),
+    blobs=GENESIS.snapshot,
+    lenders=(ME.peer_id,),
+)
 
 
 def test_a_hello_and_its_reply_come_back() -> None:
@@ -47,6 +54,8 @@ def test_requests_and_their_replies_come_back() -> None:
     reply = calls.encode_manifests_reply([MANIFEST, MANIFEST])
     assert calls.decode_manifests_reply(reply) == (MANIFEST, MANIFEST)
     assert calls.decode_snapshot_request(calls.encode_snapshot_request(RUN)) == RUN
+    assert calls.decode_gift_request(calls.encode_gift_request(RUN)) == RUN
+    assert calls.decode_gift_reply(calls.encode_gift_reply(GIFT)) == GIFT
     blob = calls.encode_blob_request(RUN, name("blob"), 512)
     assert calls.decode_blob_request(blob) == (RUN, name("blob"), 512)
     assert calls.decode_chunk(calls.encode_chunk(CHUNK)) == CHUNK
@@ -107,6 +116,21 @@ def test_a_reply_takes_as_many_manifests_as_fit() -> None:
             calls.encode_chunk(calls.Chunk(calls.MAX_OFFSET + 1, b"x", False)),
             "offset is",
         ),
+        (
+            calls.decode_gift_reply,
+            calls.encode_gift_reply(replace(GIFT, lenders=GIFT.lenders * 9)),
+            "number of lenders is 9",
+        ),
+        (
+            calls.decode_gift_reply,
+            calls.encode_gift_reply(replace(GIFT, lenders=())),
+            "number of lenders is 0",
+        ),
+        (
+            calls.decode_gift_reply,
+            calls.encode_gift_reply(replace(GIFT, blobs=())),
+            "number of parts is 0",
+        ),
     ],
 )
 def test_one_over_a_bound_is_refused(
@@ -116,7 +140,7 @@ def test_one_over_a_bound_is_refused(
         decode(data)
 
 
-VALUES = calls.Hello | calls.Chunk
+VALUES = calls.Hello | calls.Chunk | Gift
 DECODERS: tuple[Callable[[bytes], object], ...] = (
     calls.decode_hello,
     calls.decode_hello_reply,
@@ -126,6 +150,8 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
     calls.decode_manifests_request,
     calls.decode_manifests_reply,
     calls.decode_snapshot_request,
+    calls.decode_gift_request,
+    calls.decode_gift_reply,
     calls.decode_blob_request,
     calls.decode_chunk,
 )

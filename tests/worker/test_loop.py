@@ -17,9 +17,7 @@ from demoloco.codec.layout import layout_from_bytes
 from demoloco.codec.packet import decode
 from demoloco.config import RunConfig
 from demoloco.types import Round
-from demoloco.worker.inner import MAX_BAD_STEPS
 from demoloco.worker.port import (
-    Contribute,
     Contributed,
     Correct,
     Corrected,
@@ -287,16 +285,6 @@ def test_batches_that_end_are_told() -> None:
     assert desk.last(Failed).why == "the task's batches ended"
 
 
-def test_steps_without_a_finite_loss_are_not_taken_and_ten_in_a_row_are_too_many() -> None:
-    desk = with_fault("nan")
-    before = desk.model()["first.weight"]
-    desk.train(1, MAX_BAD_STEPS - 1)
-    assert torch.equal(desk.model()["first.weight"], before)
-    assert desk.last(Trained).samples == 0
-    desk.train(1, 1)
-    assert "smaller --set learning_rate" in desk.last(Failed).fix
-
-
 @pytest.mark.parametrize(
     ("fault", "why", "fix"),
     [
@@ -312,16 +300,6 @@ def test_what_a_task_must_return_is_said(fault: str, why: str, fix: str) -> None
     failed = next(event for event in desk.events if isinstance(event, Failed))
     assert why in failed.why
     assert fix in failed.fix
-
-
-def test_a_model_that_is_not_finite_tells_nothing(agreed: Path) -> None:
-    desk = Desk()
-    desk.start(agreed)
-    with torch.no_grad():
-        desk.loop._own.tensors["first.weight"][3, 3] = math.inf
-    desk.tell(Contribute(ticket=1, agreed=agreed, k=64))
-    assert "not finite" in desk.last(Failed).why
-    assert not any(isinstance(event, Contributed) for event in desk.events)
 
 
 def test_a_mask_that_is_not_finite_is_named_before_a_run_is_founded_on_it(agreed: Path) -> None:

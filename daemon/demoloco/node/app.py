@@ -120,6 +120,7 @@ class Node:
             swarm=swarm,
             crew=crew,
             report=Report(self.feed, swarm, identity.peer_id),
+            shelf=library.shelf,
         )
         founding = Founding(self._settings, store, disk, swarm, crew)
         run = await founding.run(ground.report, self._config.peers)

@@ -39,6 +39,7 @@ def assemble(ground: Ground, run: Run) -> Parts:
         crew=ground.crew,
         stance=Stance(me, ground.crew, ledger, ground.disk, config, ground.node.checkpoint_share),
         report=ground.report,
+        shelf=ground.shelf,
     )
 
 
@@ -54,6 +55,7 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
             grace_seconds=config.grace_seconds,
             succession_seconds=config.succession_seconds,
             max_contributors=config.max_contributors,
+            ramp_rounds=config.ramp_rounds,
         ),
         inner_steps=config.inner_steps,
         leave_seconds=node.leave_seconds,

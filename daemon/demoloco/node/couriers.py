@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from demoloco.codec.gift import max_bytes as gift_limit
 from demoloco.codec.layout import CHUNK
 from demoloco.errors import PacketError, StoreError, SwarmError
+from demoloco.node import gifts
 from demoloco.node.disk import Disk
 from demoloco.node.ledger import Ledger
 from demoloco.node.report import Report
@@ -20,12 +22,13 @@ from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import head_of
 from demoloco.swarm.port import Swarm
-from demoloco.types import BlobRef, Digest, Head, Manifest, PeerId, Round, Snapshot, short
+from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, PeerId, Round, Snapshot, short
 from demoloco.wire import decode_genesis
 
 MAX_MANIFESTS = 64
 MAX_BRIDGE = 512
 PARALLEL_PARTS = 4
+MAX_GIVERS = 3
 
 
 class Couriers:
@@ -44,6 +47,7 @@ class Couriers:
         self._disk = disk
         self._report = report
         self._post = post
+        self._given = gifts.Given(ledger.store)
         self._turn = 0  # whose snapshot is tried first: not twice that of one who may lie
 
     async def fetch_packet(self, errand: ef.Fetch) -> None:
@@ -90,6 +94,7 @@ class Couriers:
     async def fetch_snapshot(self, errand: ef.FetchSnapshot) -> None:
         """→ SnapshotFetched | SnapshotFailed. Parts come from several holders at once."""
         why = "nobody serves one"
+        joining = self._ledger.store.head() is None
         first, self._turn = self._turn % max(1, len(errand.holders)), self._turn + 1
         for holder in (*errand.holders[first:], *errand.holders[:first]):
             try:
@@ -99,10 +104,37 @@ class Couriers:
             except (SwarmError, StoreError, ValueError) as error:
                 why = str(error)
                 continue
+            if joining:
+                await self._ask_for_gift(errand.holders, snapshot.head)
             name = fingerprint(blob.digest for blob in snapshot.blobs)
             self._post(ev.SnapshotFetched(snapshot.head, name, manifest))
             return
         self._post(ev.SnapshotFailed(why))
+
+    async def _ask_for_gift(self, holders: Sequence[PeerId], head: Head) -> None:
+        """What a joiner may start with; without one it starts from the agreed state."""
+        why = "nobody was asked"
+        for holder in holders[:MAX_GIVERS]:
+            try:
+                gift = await self._swarm.gift(holder)
+                size = self._gift_size(gift, head)
+                await gifts.fetch(gift, holder, self._given.path, self._swarm, self._disk)
+                await self._disk(self._given.keep, gift)
+            except (SwarmError, StoreError, OSError) as error:
+                why = str(error)
+                continue
+            facts = {"round": gift.head.round, "bytes": size, "lenders": len(gift.lenders)}
+            self._report.line("fetched a gift", of=short(holder), **facts)
+            return
+        self._report.line("no gift to start with", why=why)
+
+    def _gift_size(self, gift: Gift, head: Head) -> int:
+        if gift.head.round < head.round:
+            raise SwarmError(f"its gift is of round {gift.head.round}, older than the snapshot")
+        size = sum(blob.size for blob in gift.blobs)
+        if size > gift_limit(self._ledger.expected.spec.chunks):
+            raise SwarmError(f"a gift of {size} bytes is too large for this run's model")
+        return size
 
     async def _manifest_of(self, snapshot: Snapshot, holder: PeerId) -> Manifest | None:
         """The manifest that led to the snapshot, durable; None for the genesis."""

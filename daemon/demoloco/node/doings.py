@@ -12,13 +12,15 @@ from dataclasses import asdict
 from typing import ParamSpec, TypeVar
 
 from demoloco.errors import StoreError
+from demoloco.node.gifts import Given
 from demoloco.node.ledger import DoesNotApply
 from demoloco.node.parts import Parts
 from demoloco.node.revival import Post, Revival, Spawn
 from demoloco.node.version import software_version
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.types import Digest, Draft, Head, Manifest, Member, Offer, Phase, short
+from demoloco.rounds.rules import head_of
+from demoloco.types import Digest, Draft, Gift, Head, Manifest, Member, Offer, Phase, short
 from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
 from demoloco.worker import port as worker
 
@@ -153,11 +155,18 @@ class Doings:
             case worker.Corrected():
                 parts.stance.followed()
                 parts.stance.save_if_due()
+            case worker.GiftTried():
+                self._tell_of_gift(event)
+            case worker.Skipped():
+                self._tell_of_skipped(event)
+            case worker.Lapsed():
+                self.revival.lapsed(event, spawn)
             case worker.Evaluated():
                 parts.report.evaluated(event)
             case worker.Saved():
                 parts.stance.saved(event)
                 spawn(self._note_owed(Digest(event.head)))
+                spawn(self._give(event))
             case worker.NotSaved():
                 parts.stance.saved(event)
                 parts.report.count("checkpoints_failed")
@@ -166,6 +175,43 @@ class Doings:
                 self.revival.fell(event, spawn)
             case worker.Described() | worker.Ready() | worker.InitialWritten():
                 pass  # answers that nobody waits for any longer
+
+    def _tell_of_gift(self, event: worker.GiftTried) -> None:
+        losses = {"gift_loss": event.gift_loss, "agreed_loss": event.agreed_loss}
+        facts = {name: round(loss, 4) for name, loss in losses.items()}
+        if event.taken:
+            self._parts.report.line("started with a gift", **facts)
+            return
+        self._parts.stance.declined()
+        self._parts.report.warn("gift not taken", why=event.why, **facts)
+
+    def _tell_of_skipped(self, event: worker.Skipped) -> None:
+        first, last = event.first_batch, event.last_batch
+        batch = first if first == last else f"{first}-{last}"
+        self._parts.report.count("steps_skipped")
+        if event.in_a_row == 1:
+            self._parts.report.warn(
+                "inner step not taken: loss or gradient is not finite", batch=batch, loss=event.loss
+            )
+
+    async def _give(self, event: worker.Saved) -> None:
+        """Joiners may start with what this checkpoint has; what I was given is in it by now."""
+        parts = self._parts
+        try:
+            await parts.disk(self._put_on_shelf, event)
+        except (OSError, StoreError) as error:
+            parts.report.debug("no gift for joiners", why=str(error))
+
+    def _put_on_shelf(self, event: worker.Saved) -> None:
+        parts = self._parts
+        Given(parts.ledger.store).forget()
+        manifest = parts.ledger.manifest(Digest(event.head))
+        if event.gift is None or manifest is None:
+            return
+        others = event.loan.lenders if event.loan is not None else ()
+        lenders = tuple(dict.fromkeys((parts.me, *others)))
+        gift = Gift(head=head_of(manifest), blobs=event.blobs, lenders=lenders)
+        parts.shelf.put(gift, event.gift)
 
     async def _note_owed(self, head: Digest) -> None:
         samples = self._parts.machine.state.labour.owed_samples

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from demoloco.node.gifts import Shelf
 from demoloco.store.port import Store
 from demoloco.swarm.port import BlobReader
-from demoloco.types import Digest, Genesis, Snapshot
+from demoloco.types import Digest, Genesis, Gift, Snapshot
 
 
 class StoreLibrary:
@@ -15,6 +16,7 @@ class StoreLibrary:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._genesis: Genesis | None = None
+        self.shelf = Shelf(store.checkpoint_dir() / "gifts")
 
     def know(self, genesis: Genesis) -> None:
         """From now on tell newcomers of this run."""
@@ -24,10 +26,13 @@ class StoreLibrary:
         return self._genesis if self._store.head() is not None else None
 
     def open_blob(self, blob: Digest) -> BlobReader | None:
-        return self._store.open_blob(blob)
+        return self._store.open_blob(blob) or self.shelf.open(blob)
 
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
         return self._store.manifests(head, count)
 
     def snapshot(self) -> Snapshot | None:
         return self._store.served_snapshot()
+
+    def gift(self) -> Gift | None:
+        return self.shelf.tell()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from demoloco.config import NodeConfig, RunConfig
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
+from demoloco.node.gifts import Shelf
 from demoloco.node.ledger import Ledger
 from demoloco.node.report import Report
 from demoloco.node.stance import Stance
@@ -28,6 +29,7 @@ class Ground:
     swarm: Swarm
     crew: Crew
     report: Report
+    shelf: Shelf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +47,7 @@ class Parts:
     crew: Crew
     stance: Stance
     report: Report
+    shelf: Shelf
 
     @property
     def me(self) -> PeerId:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from demoloco.errors import ConfigError, WorkerError
 from demoloco.node.parts import Parts
 from demoloco.rounds import events as ev
 from demoloco.worker.checkpoint import Checkpoint, newest_whole
-from demoloco.worker.port import Died, Failed
+from demoloco.worker.port import Died, Failed, Lapsed
+
+TRACEBACK = "worker-traceback.txt"
+"""In the home: the last one that there was."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 Post = Callable[[ev.Event], None]
@@ -52,13 +56,27 @@ class Revival:
             self._reviving = True
             spawn(self._revive())
 
+    def lapsed(self, event: Lapsed, spawn: Spawn) -> None:
+        """The worker lives on without a model: it goes back to its checkpoint. → as `fell`."""
+        self._parts.report.count("worker_lapses")
+        self._parts.report.warn("going back to the last checkpoint", why=event.why)
+        self._parts.stance.fell()
+        self._post(ev.WorkerLost(self._owed_at_checkpoint()))
+        if not self._reviving:
+            spawn(self._put_back())
+
+    async def _put_back(self) -> None:
+        await self._find_checkpoint()
+        if not self._reviving:  # it fell meanwhile: then there will be another
+            self._post(ev.WorkerCame())
+
     async def _revive(self) -> None:
         while (end := self._end) is not None:
             self._end = None
             self._restarts += 1
             self._tell(end)
             if self._restarts > self._parts.node.max_worker_restarts:
-                raise WorkerError(_in_a_row(self._restarts, end))
+                raise WorkerError(_in_a_row(self._restarts, end, self._traceback))
             self._parts.report.count("worker_restarts")
             try:
                 await self._parts.crew.restart()
@@ -74,9 +92,20 @@ class Revival:
 
     def _tell(self, end: Failed | Died) -> None:
         facts = {"fix": end.fix} if isinstance(end, Failed) and end.fix else {}
+        if end.detail:
+            facts["traceback"] = str(self._write_traceback(end.detail))
         self._parts.report.warn("worker lost", why=end.why, restart=self._restarts, **facts)
-        if isinstance(end, Failed) and end.detail:
-            self._parts.report.warn("traceback of the worker", detail=end.detail)
+
+    @property
+    def _traceback(self) -> Path:
+        return self._parts.node.home / TRACEBACK
+
+    def _write_traceback(self, detail: str) -> Path | str:
+        try:
+            self._traceback.write_text(detail)
+        except OSError as error:
+            return f"not written: {error}\n{detail}"
+        return self._traceback
 
     def _owed_at_checkpoint(self) -> int:
         head, round_ = self._parts.machine.head, self._parts.machine.state.round
@@ -86,6 +115,7 @@ class Revival:
         return max(self._parts.ledger.owed_samples(self._parts.me, head.digest), pending)
 
 
-def _in_a_row(times: int, end: Failed | Died) -> str:
+def _in_a_row(times: int, end: Failed | Died, traceback: Path) -> str:
+    where = f" (traceback in {traceback})" if end.detail else ""
     fix = f"\nfix: {end.fix}" if isinstance(end, Failed) and end.fix else ""
-    return f"the worker failed {times} times without a packet in between: {end.why}{fix}"
+    return f"the worker failed {times} times without a packet in between: {end.why}{where}{fix}"

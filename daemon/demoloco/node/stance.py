@@ -17,9 +17,11 @@ from demoloco.config import RunConfig
 from demoloco.errors import StoreError, WorkerError
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
+from demoloco.node.gifts import Given
 from demoloco.node.ledger import Ledger
+from demoloco.node.loans import ALL, returned
 from demoloco.rounds import effects as ef
-from demoloco.types import Digest, Head, Manifest, Offer, PeerId, short
+from demoloco.types import Digest, Head, Loan, Manifest, Offer, PeerId, Round, short
 from demoloco.worker.checkpoint import KEPT, Checkpoint
 from demoloco.worker.port import (
     Contribute,
@@ -28,8 +30,10 @@ from demoloco.worker.port import (
     Cut,
     NotSaved,
     Restore,
+    Returned,
     SaveCheckpoint,
     Saved,
+    Start,
     TakeAgreed,
     Train,
 )
@@ -55,6 +59,9 @@ class Stance:
         self._states: deque[Digest] = deque()
         # My packets that are out of the model while the head's chain lacks them.
         self._ahead: frozenset[Digest] = frozenset()
+        self._loan: Loan | None = None  # what of the model is borrowed
+        self._loan_round = Round(0)  # as far as it was let go of
+        self._given = Given(ledger.store)
         self._tickets: dict[int, ef.Contribute] = {}
         self._ticket = 0
         self._saving = False
@@ -83,6 +90,11 @@ class Stance:
         self._saving = False
         self._ahead = frozenset()
         self._tickets.clear()
+        self._loan = None
+
+    def declined(self) -> None:
+        """The worker did not take the gift: nothing is borrowed."""
+        self._loan = None
 
     # -- a fresh worker ----------------------------------------------------------------------------
     async def settle(self, head: Head, checkpoint: Checkpoint | None, mine: Offer | None) -> str:
@@ -99,12 +111,13 @@ class Stance:
             told = [packet for packet in (*since, *pending) if packet not in early]
             ahead |= early - set(since)
             bodies = await self._disk(self._bodies, told)
-        self._states.clear()
-        self._states.extend((head.digest, head.digest))  # its word that it stands there is to come
-        self._ahead = ahead
         if checkpoint is None or bodies is None:
-            self._crew.tell(TakeAgreed(agreed=agreed, round=head.round))
-            return "the agreed state"
+            start, loan = await self._disk(self._start, head)
+            self._stand(head, ahead, loan)
+            self._crew.tell(TakeAgreed(agreed=agreed, round=head.round, start=start))
+            return "the agreed state" if start is None else "a member's model"
+        gone, loan = await self._disk(self._gone_since, checkpoint, head)
+        self._stand(head, ahead, loan)
         self._checkpoints.append(checkpoint.head)
         self._crew.tell(
             Restore(
@@ -112,9 +125,34 @@ class Stance:
                 agreed=agreed,
                 round=head.round,
                 told_since=bodies,
+                returned=gone,
             )
         )
         return f"the checkpoint of round {checkpoint.round}"
+
+    def _stand(self, head: Head, ahead: frozenset[Digest], loan: Loan | None) -> None:
+        self._states.clear()
+        self._states.extend((head.digest, head.digest))  # its word that it stands there is to come
+        self._ahead = ahead
+        self._loan, self._loan_round = loan, head.round
+
+    def _start(self, head: Head) -> tuple[Start | None, Loan | None]:
+        """The gift that was fetched for this, if the log tells what its lenders told since."""
+        loan = self._given.loan()
+        if loan is None:
+            return None, None
+        since = [m for m in self._ledger.chain(head.digest) if m.round > loan.since]
+        gone = returned(loan, loan.since, head.round, since, self._ledger.body)
+        return (None, None) if gone == ALL else (Start(self._given.path, gone), loan)
+
+    def _gone_since(self, then: Checkpoint, head: Head) -> tuple[Returned, Loan | None]:
+        """What of the borrowed part of a checkpoint's model goes on the way to the head."""
+        if then.loan is None:
+            return ALL, None
+        fork = self._ledger.fork(then.head, head.digest)
+        since = fork[1] if fork is not None else ()
+        gone = returned(then.loan, then.round, head.round, since, self._ledger.body)
+        return gone, None if gone == ALL else then.loan
 
     def _told_around(self, then: Digest, now: Digest) -> tuple[frozenset[Digest], list[Digest]]:
         """My packets that only the chain up to `then` has, and those that only the one up to `now`
@@ -159,11 +197,15 @@ class Stance:
         early = self._ahead
         entered = await self._disk(self._bodies, [p for p in told if p not in early])
         left = await self._disk(self._bodies, [*untold, *(p for p in early if p not in told)])
+        loan, then = self._loan, self._loan_round
+        gone = await self._disk(returned, loan, then, head.round, redo, self._ledger.body)
         if self.standing is None:  # it fell, now or before
             return
+        self._loan, self._loan_round = (None if gone == ALL else loan), head.round
         before, self._ahead = self._path(self.standing), frozenset()
         self._states.append(head.digest)
         if entered is None or left is None:
+            self._loan = None
             self._crew.tell(TakeAgreed(agreed=self._path(head.digest), round=head.round))
             return
         every = self._config.evaluate_every
@@ -174,6 +216,7 @@ class Stance:
                 round=head.round,
                 told=entered,
                 untold=left,
+                returned=gone,
                 evaluate=every > 0 and head.round % every == 0,
             )
         )
@@ -226,4 +269,5 @@ class Stance:
             directory=self._ledger.store.checkpoint_dir(),
             agreed=self._path(self.standing),
             head=self.standing,
+            loan=self._loan,
         )

@@ -1,17 +1,17 @@
 """How told and untold parts combine: the methods of a run, the whole algorithm on two pages. torch.
 
 Notation: A the agreed state, x the own model, m = A − DCT(x) what was learnt and not told, q a
-packet as its receivers read it, U the weighted mean of a manifest's packets. Every node advances
-A ← A − α·U; a method says what a node tells and what becomes of its own model. One law holds:
-learnt = told + owed, where what is owed is m, and for `synced` m + e, of which β < 1 forgets a part
-each round.
+packet as its receivers read it, U the weighted mean of a manifest's packets, b what is borrowed.
+Every node advances A ← A − α·U; a method says what a node tells and what becomes of its own model.
+One law holds: learnt = told + owed, where what is owed is m, for a borrower m − b, and for `synced`
+m + e, of which β < 1 forgets a part each round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -38,6 +38,9 @@ class Method(Protocol):
 
     Nothing that is passed in is written to, but results may be the very tensors that came in.
     """
+
+    lends: ClassVar[bool]
+    """Whether what a node owes stays in its model, so that a joiner may start with it."""
 
     def contribute(
         self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
@@ -93,14 +96,19 @@ class Decoupled:
 
     tell     q = top-k(m)
     correct  x ← x + IDCT(q − α·U); a packet that was left out stays in x and so in m
+
+    The memory is b, (chunks, 4096): what a joiner started with of other nodes' owed parts. It is
+    never told here, and goes by `outer.own.released`.
     """
+
+    lends: ClassVar[bool] = True
 
     def contribute(
         self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
     ) -> Contribution:
         largest = _nothing(len(own), k)
         for slab in parts.slabs(own):
-            _put(largest, slab, topk(parts.slab_momentum(agreed, own, slab), k))
+            _put(largest, slab, topk(parts.slab_momentum(agreed, own, slab, memory), k))
         return Contribution(encode(largest, spec)[0], own, memory)
 
     def correct(
@@ -122,7 +130,7 @@ class Decoupled:
         told_since: Sequence[Sparse],
         memory: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        return parts.restored(own, agreed_then, agreed_now, told_since), memory
+        return parts.restored(own, agreed_then, agreed_now, told_since, memory), memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,7 @@ class Synced:
     """
 
     beta: float
+    lends: ClassVar[bool] = False
 
     def contribute(
         self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int

@@ -27,9 +27,14 @@ def momentum(agreed: Agreed, own: Tensor) -> Tensor:
     return _by_slab(own, lambda slab: slab_momentum(agreed, own, slab)).view(-1, CHUNK)
 
 
-def model_of(agreed: Agreed, like: Tensor) -> Tensor:
-    """IDCT(A), on the device of `like`: the model of a node that owes nothing."""
-    return _by_slab(like, lambda slab: to_model(read(agreed, slab, like.device)))
+def model_of(agreed: Agreed, like: Tensor, borrowed: Tensor | None = None) -> Tensor:
+    """IDCT(A − b), on the device of `like`: the model of a node that owes nothing."""
+
+    def build(slab: slice) -> Tensor:
+        coefficients = read(agreed, slab, like.device)
+        return to_model(coefficients if borrowed is None else coefficients - borrowed[slab])
+
+    return _by_slab(like, build)
 
 
 def moved(
@@ -50,15 +55,39 @@ def moved(
     return _by_slab(own, move)
 
 
-def restored(own: Tensor, then: Agreed, now: Agreed, told_since: Sequence[Sparse]) -> Tensor:
-    """IDCT(A_now − d), d = A_then − DCT(x) without the coefficients that were told since."""
+def restored(
+    own: Tensor,
+    then: Agreed,
+    now: Agreed,
+    told_since: Sequence[Sparse],
+    borrowed: Tensor | None = None,
+) -> Tensor:
+    """IDCT(A_now − b − d), d = A_then − b − DCT(x) without the coefficients told since."""
 
     def restore(slab: slice) -> Tensor:
-        owed = slab_momentum(then, own, slab)
+        owed = slab_momentum(then, own, slab, borrowed)
         forget(owed, told_since, slab)
+        if borrowed is not None:
+            owed += borrowed[slab]
         return to_model(read(now, slab, own.device) - owed)
 
     return _by_slab(own, restore)
+
+
+def released(
+    own: Tensor, borrowed: Tensor, lent: Sequence[Sparse], keep: float
+) -> tuple[Tensor, Tensor | None]:
+    """x + IDCT(b − b') and b': b without the coefficients that its lenders told, times `keep`; None
+    where nothing is left. What I owe, A − DCT(x) − b, is the same after as before."""
+    left = borrowed.clone()
+
+    def release(slab: slice) -> Tensor:
+        forget(left[slab], lent, slab)
+        left[slab] *= keep
+        return own[slab] + to_model(borrowed[slab] - left[slab])
+
+    moved = _by_slab(own, release)
+    return moved, left if bool(left.any()) else None
 
 
 # -- one slab ------------------------------------------------------------------------------------
@@ -69,9 +98,12 @@ def slabs(own: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + size, len(own)))
 
 
-def slab_momentum(agreed: Agreed, own: Tensor, slab: slice) -> Tensor:
-    """`momentum` of these chunks."""
-    return read(agreed, slab, own.device) - dct(own[slab]).view(-1, CHUNK)
+def slab_momentum(
+    agreed: Agreed, own: Tensor, slab: slice, borrowed: Tensor | None = None
+) -> Tensor:
+    """`momentum` of these chunks, without what is borrowed of it."""
+    owed = read(agreed, slab, own.device) - dct(own[slab]).view(-1, CHUNK)
+    return owed if borrowed is None else owed - borrowed[slab]
 
 
 def read(agreed: Agreed, slab: slice, device: torch.device) -> Tensor:

@@ -10,10 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from demoloco.bounds import VERSION, check_version, to_digest, within
+from demoloco.bounds import (
+    VERSION,
+    check_version,
+    peer_from_raw,
+    peer_to_raw,
+    to_digest,
+    within,
+)
 from demoloco.errors import PacketError
-from demoloco.types import Digest, Offer
-from demoloco.wire import offer_message, parse, to_offer
+from demoloco.types import Digest, Gift, Offer
+from demoloco.wire import (
+    blob_message,
+    head_message,
+    offer_message,
+    parse,
+    to_blobs,
+    to_head,
+    to_offer,
+)
 from demoloco_proto.v1 import packet_pb2, round_pb2
 
 MAX_REQUEST_BYTES = 1 << 20
@@ -25,6 +40,7 @@ MAX_MANIFESTS = 64
 MAX_CHUNK_BYTES = 256 << 10
 MAX_OFFSET = 1 << 50
 MAX_CLOCK_MS = 1 << 53
+MAX_LENDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,33 @@ def encode_snapshot_request(run: Digest) -> bytes:
 
 def decode_snapshot_request(data: bytes) -> Digest:
     return to_digest("run", parse(round_pb2.SnapshotRequest, data).run)
+
+
+def encode_gift_request(run: Digest) -> bytes:
+    return round_pb2.GiftRequest(run=run).SerializeToString()
+
+
+def decode_gift_request(data: bytes) -> Digest:
+    return to_digest("run", parse(round_pb2.GiftRequest, data).run)
+
+
+def encode_gift_reply(gift: Gift) -> bytes:
+    message = round_pb2.GiftReply(
+        head=head_message(gift.head),
+        blobs=[blob_message(blob) for blob in gift.blobs],
+        lenders=[peer_to_raw(lender) for lender in gift.lenders],
+    )
+    return message.SerializeToString()
+
+
+def decode_gift_reply(data: bytes) -> Gift:
+    told = parse(round_pb2.GiftReply, data)
+    within("number of lenders", len(told.lenders), 1, MAX_LENDERS)
+    return Gift(
+        head=to_head(told.head),
+        blobs=to_blobs(told.blobs),
+        lenders=tuple(peer_from_raw(lender) for lender in told.lenders),
+    )
 
 
 def encode_blob_request(run: Digest, blob: Digest, offset: int) -> bytes:

@@ -49,6 +49,9 @@ class PeerCalls(ServicerBase):  # type: ignore[misc]
     async def rpc_snapshot(self, request: Message, context: P2PContext) -> Message:
         return self._answer(Method.SNAPSHOT, request, context)
 
+    async def rpc_gift(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.GIFT, request, context)
+
     def _answer(self, method: Method, request: Message, context: P2PContext) -> Message:
         peer = PeerId(context.remote_id.to_base58())
         try:

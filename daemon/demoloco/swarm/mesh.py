@@ -30,6 +30,7 @@ from demoloco.types import (
     BlobRef,
     Digest,
     Genesis,
+    Gift,
     Manifest,
     Member,
     Offer,
@@ -190,9 +191,16 @@ class Mesh:
         except PacketError as error:
             raise self._lines.distrust(holder, error) from error
 
-    # The loops
-
-    # One peer
+    async def gift(self, holder: PeerId) -> Gift:
+        body = calls.encode_gift_request(self._standing.own_run)
+        reply = await self._lines.call(holder, Method.GIFT, body)
+        try:
+            gift = calls.decode_gift_reply(reply)
+            if holder not in gift.lenders:
+                raise PacketError("a gift of which its giver is no lender")
+        except PacketError as error:
+            raise self._lines.distrust(holder, error) from error
+        return gift
 
     @property
     def _standing(self) -> Standing:

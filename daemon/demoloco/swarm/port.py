@@ -12,7 +12,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from demoloco.types import BlobRef, Digest, Genesis, Manifest, Member, Offer, PeerId, Snapshot
+from demoloco.types import (
+    BlobRef,
+    Digest,
+    Genesis,
+    Gift,
+    Manifest,
+    Member,
+    Offer,
+    PeerId,
+    Snapshot,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +91,15 @@ class Library(Protocol):
         ...
 
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
-        """Sealed manifests from `head` towards the genesis, head first; empty if `head` is
-        unknown."""
+        """Sealed manifests from `head` towards the genesis, head first; none if it is unknown."""
         ...
 
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot that this node serves."""
+        ...
+
+    def gift(self) -> Gift | None:
+        """The newest that this node has for joiners; its blobs can be opened for a while."""
         ...
 
 
@@ -182,6 +195,13 @@ class Swarm(Protocol):
         """The newest snapshot that this peer serves.
 
         Raises: SwarmError.
+        """
+        ...
+
+    async def gift(self, holder: PeerId) -> Gift:
+        """The newest gift for joiners that this peer has; it is itself among the lenders.
+
+        Raises: SwarmError, also where the peer has none.
         """
         ...
 

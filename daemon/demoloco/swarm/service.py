@@ -67,6 +67,7 @@ class PeerService:
             Method.PUBLISH: self._on_publish,
             Method.MANIFESTS: self._on_manifests,
             Method.SNAPSHOT: self._on_snapshot,
+            Method.GIFT: self._on_gift,
         }
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
@@ -170,6 +171,13 @@ class PeerService:
         if snapshot is None:
             raise Refused("it serves no snapshot yet")
         return encode_snapshot(snapshot)
+
+    def _on_gift(self, peer: PeerId, body: bytes) -> bytes:
+        self._check_run(calls.decode_gift_request(body))
+        gift = self._standing.library.gift()
+        if gift is None:
+            raise Refused("it has no gift for joiners now")
+        return calls.encode_gift_reply(gift)
 
     def _check_run(self, run: Digest) -> None:
         here = self._standing.run

@@ -58,6 +58,7 @@ class Method(StrEnum):
     PUBLISH = "publish"
     MANIFESTS = "manifests"
     SNAPSHOT = "snapshot"
+    GIFT = "gift"
 
 
 class Outgoing(Protocol):

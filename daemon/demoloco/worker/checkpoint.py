@@ -5,6 +5,7 @@ here.
         manifest.json              counters, and every file's size and BLAKE3 digest agreed.f32
         the agreed state that the model stands on, a hard link where the disk allows it
         *.safetensors              what `worker.saved` writes: tensors only, nothing pickled
+        gift.bin                   what a joiner may start with, see `codec.gift`
 
 The node reads `newest_whole` before it sends Restore: the checkpoint's head tells which packets
 came after it.
@@ -16,17 +17,18 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
 from demoloco.errors import StoreError
-from demoloco.types import Digest, Round
+from demoloco.types import Digest, Loan, PeerId, Round
 
 KEPT = 2
 AGREED = "agreed.f32"
+GIFT = "gift.bin"
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished"
 _FORMAT = 1
@@ -41,6 +43,8 @@ class Counters:
     layout: str  # hex digest of the model's layout
     samples_read: int  # position in the data
     inner_steps: int  # made by this node in all
+    lenders: tuple[str, ...] = ()  # peer ids: whose untold learning the model holds
+    borrowed_since: int = 0  # round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +62,12 @@ class Checkpoint:
     @property
     def round(self) -> Round:
         return Round(self.counters.round)
+
+    @property
+    def loan(self) -> Loan | None:
+        lenders = tuple(PeerId(lender) for lender in self.counters.lenders)
+        since = Round(self.counters.borrowed_since)
+        return Loan(lenders=lenders, since=since) if lenders else None
 
 
 def newest_whole(directory: Path) -> Checkpoint | None:
@@ -81,6 +91,7 @@ def read(path: Path) -> Checkpoint:
         if _seal(manifest) != seal or manifest["format"] != _FORMAT:
             raise _damaged(path, _MANIFEST)
         counters = Counters(**manifest["counters"])
+        counters = replace(counters, lenders=tuple(counters.lenders))
         files: dict[str, tuple[int, str]] = manifest["files"]
         for name, (size, digest) in files.items():
             if (path / name).stat().st_size != size or _digest(path / name) != digest:

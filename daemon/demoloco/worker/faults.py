@@ -30,6 +30,10 @@ class TaskFault(WorkerError):
         self.fix = fix
 
 
+class NotFinite(WorkerError):
+    """The model, or what it makes of its batches, is no longer made of numbers."""
+
+
 @contextmanager
 def in_task(method: str) -> Iterator[None]:
     """What is raised in here is the fault of the task's `method`."""
@@ -67,7 +71,8 @@ def verdict(error: Exception) -> Failed | Died:
                 detail=detail,
             )
         case _:
-            return Died(why=f"the worker stopped on {type(error).__name__}: {_first_line(error)}")
+            why = f"the worker stopped on {type(error).__name__}: {_first_line(error)}"
+            return Died(why=why, detail=detail)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -16,10 +16,19 @@ from demoloco.config import RunConfig
 from demoloco.errors import ConfigError
 from demoloco.task.port import Shard, Task
 from demoloco.worker.device import autocast
-from demoloco.worker.faults import TaskFault, in_task
+from demoloco.worker.faults import NotFinite, TaskFault, in_task
 
 BETAS = (0.9, 0.95)
-MAX_BAD_STEPS = 10  # in a row, before the run's settings are to blame
+MAX_BAD_STEPS = 10  # in a row, before the model is to blame
+
+
+@dataclass(frozen=True, slots=True)
+class BadStep:
+    """An inner step that was not taken: its loss or gradient was not finite."""
+
+    batches: range  # those to blame, as `Task.batches` counts them
+    loss: float
+    in_a_row: int
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
@@ -66,6 +75,16 @@ class Trainer:
         self.seek(0)
 
     @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that are trained, in the optimizer's order."""
+        return [one for group in self.optimizer.param_groups for one in group["params"]]
+
+    @property
+    def batches_read(self) -> int:
+        """The number of the next micro-batch."""
+        return self.samples_read // self.micro_batch
+
+    @property
     def micro_batch(self) -> int:
         return self.config.batch_size // self.accumulate
 
@@ -76,6 +95,7 @@ class Trainer:
     def forget_moments(self) -> None:
         """Start the inner optimizer afresh: its moments belong to another model."""
         self.optimizer = make_optimizer(self.model, self.config)
+        self.bad_steps = 0
 
     def seek(self, samples: int) -> None:
         """Go on with the data after so many samples, even if micro-batches had another size."""
@@ -84,28 +104,26 @@ class Trainer:
         with in_task("batches"):
             self.batches: Iterator[Any] = iter(self.task.batches(self.shard, first))
 
-    def step(self, learning_rate: float) -> float | None:
-        """One inner step; its loss, or None if loss or gradient were not finite and the step was
-        not taken.
+    def step(self, learning_rate: float) -> float | BadStep:
+        """One inner step; its loss, or why it was not taken.
 
-        Raises: TaskFault in the task's own code, ConfigError after MAX_BAD_STEPS bad steps in a
-        row.
+        Raises: TaskFault in the task's own code, NotFinite if the model itself is not finite, or
+        after MAX_BAD_STEPS bad steps in a row.
         """
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         statistics = _copies(b for b in self.model.buffers() if b.is_floating_point())
-        total = torch.zeros((), device=self.device)
+        losses: list[Tensor] = []
         for _ in range(self.accumulate):
             loss = self._loss(self._next_batch()) / self.accumulate
             loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+            losses.append(loss.detach())
         limit = self.config.clip_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        value = float(total)
+        value = float(torch.stack(losses).sum())
         if not math.isfinite(value) or not bool(norm.isfinite()):
             _put_back(statistics)
-            self._skip(value)
-            return None
+            return self._skip(losses)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
@@ -134,15 +152,20 @@ class Trainer:
             )
         return loss.float().reshape(())
 
-    def _skip(self, loss: float) -> None:
+    def _skip(self, losses: list[Tensor]) -> BadStep:
         self.optimizer.zero_grad(set_to_none=True)
         self.bad_steps += 1
+        first = self.batches_read - self.accumulate
+        bad = [first + n for n, loss in enumerate(losses) if not bool(loss.isfinite())]
+        to_blame = range(bad[0], bad[-1] + 1) if bad else range(first, self.batches_read)
+        if not all(bool(parameter.isfinite().all()) for parameter in self.trained):
+            raise NotFinite(f"the model is not finite, seen at batch {first}")
         if self.bad_steps >= MAX_BAD_STEPS:
-            raise ConfigError(
-                f"{self.bad_steps} inner steps in a row had no finite loss or gradient ({loss})"
-                f"\nfix: a smaller --set learning_rate (now {self.config.learning_rate:g}),"
-                " a longer warm-up, or look for a division by zero in the task's loss"
+            raise NotFinite(
+                f"{self.bad_steps} inner steps in a row, up to batch {to_blame[-1]}, had no finite"
+                " loss or gradient"
             )
+        return BadStep(to_blame, float(torch.stack(losses).sum()), self.bad_steps)
 
 
 @contextmanager

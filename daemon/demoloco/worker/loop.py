@@ -15,19 +15,19 @@ import queue
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 import torch
 
-from demoloco.errors import ConfigError, StoreError
+from demoloco.errors import StoreError
 from demoloco.task.load import load_task
 from demoloco.task.port import Task
 from demoloco.types import Round
-from demoloco.worker import checkpoint, device, saved
-from demoloco.worker.faults import TaskFault, in_task, verdict
-from demoloco.worker.inner import Trainer
+from demoloco.worker import device, giving, keeping
+from demoloco.worker.checkpoint import Counters
+from demoloco.worker.faults import NotFinite, TaskFault, in_task, verdict
+from demoloco.worker.inner import BadStep, Trainer
 from demoloco.worker.own import OwnModel
 from demoloco.worker.port import (
     Begin,
@@ -41,13 +41,15 @@ from demoloco.worker.port import (
     Described,
     Died,
     Evaluated,
+    Failed,
     InitialWritten,
+    Lapsed,
     NotSaved,
     Progress,
     Ready,
     Restore,
     SaveCheckpoint,
-    Saved,
+    Skipped,
     Stop,
     TakeAgreed,
     Train,
@@ -62,6 +64,14 @@ if TYPE_CHECKING:
 
 Emit = Callable[[WorkerEvent], None]
 PROGRESS_SECONDS = 0.25
+NO_NUMBERS = "the model is not finite"
+MAX_LAPSES = 3
+"""So often a worker may lose its model to bad numbers without a packet in between."""
+
+LAPSED_FIX = (
+    "a smaller --set learning_rate (now {:g}), a longer warm-up,"
+    " or look for a division by zero in the task's loss"
+)
 
 
 def serve(inbox: queue.SimpleQueue[Command], emit: Emit) -> bool:
@@ -118,6 +128,8 @@ class Loop:
         self._shown = Stint(Round(0), 0, 0.0)  # the stint as the last Progress told it
         self._round = Round(0)  # of the agreed state that the model stands on
         self._inner_steps = 0
+        self._lapsed = False
+        self._lapses = 0  # since the last packet
 
     @property
     def training(self) -> bool:
@@ -131,6 +143,8 @@ class Loop:
                 self._carry_out(command)
             elif self._stint is not None:
                 self._step(self._stint)
+        except NotFinite as error:
+            return self._lapse(error)
         except (
             Exception
         ) as error:  # one of the three walls: the node must hear of it, whatever it is
@@ -142,7 +156,26 @@ class Loop:
             return False
         return True
 
+    def _lapse(self, error: NotFinite) -> bool:
+        """Nothing that comes of this model is of use; the node knows what it can go back to."""
+        self._stint = None
+        self._lapses += 1
+        if self._lapses > MAX_LAPSES:
+            rate = self._training.config.learning_rate
+            why = f"{self._lapses} times in a row without a round in between: {error}"
+            self._emit(Failed(why=why, fix=LAPSED_FIX.format(rate), detail=""))
+            return False
+        self._lapsed = True
+        self._emit(Lapsed(why=str(error)))
+        return True
+
     def _carry_out(self, command: Command) -> None:
+        if self._lapsed and isinstance(command, SaveCheckpoint):
+            self._emit(NotSaved(head=command.head, why=NO_NUMBERS))
+        elif not self._lapsed or isinstance(command, TakeAgreed | Restore | Stop):
+            self._obey(command)
+
+    def _obey(self, command: Command) -> None:
         match command:
             case Describe():
                 self._on_describe(command)
@@ -151,10 +184,8 @@ class Loop:
             case WriteInitial(path=path):
                 self._own.write_initial(path)
                 self._emit(InitialWritten(path=path))
-            case TakeAgreed(agreed=agreed, round=round):
-                self._own.take(agreed)
-                self._training.forget_moments()
-                self._stand_on(round)
+            case TakeAgreed():
+                self._on_take_agreed(command)
             case Restore():
                 self._on_restore(command)
             case Train(round=round, steps=steps):
@@ -163,7 +194,9 @@ class Loop:
                 if self._stint is not None:
                     self._finish(self._stint)
             case Contribute(ticket=ticket, agreed=agreed, k=k):
-                self._emit(Contributed(ticket=ticket, body=self._own.contribute(agreed, k), k=k))
+                body = self._own.contribute(agreed, k)
+                self._lapses = 0
+                self._emit(Contributed(ticket=ticket, body=body, k=k))
             case Correct():
                 self._on_correct(command)
             case SaveCheckpoint():
@@ -187,7 +220,9 @@ class Loop:
         rate = learning_rate(trainer.config, stint.round, (stint.done + 1) / stint.steps)
         loss = trainer.step(rate)
         stint.done += 1
-        if loss is not None:
+        if isinstance(loss, BadStep):
+            self._show_bad(loss)
+        else:
             self._inner_steps += 1
             stint.good += 1
             stint.loss_sum += loss
@@ -213,6 +248,16 @@ class Loop:
         )
         self._shown = Stint(
             stint.round, stint.steps, now, stint.done, stint.samples, stint.loss_sum, stint.good
+        )
+
+    def _show_bad(self, step: BadStep) -> None:
+        self._emit(
+            Skipped(
+                first_batch=step.batches[0],
+                last_batch=step.batches[-1],
+                loss=step.loss,
+                in_a_row=step.in_a_row,
+            )
         )
 
     def _finish(self, stint: Stint) -> None:
@@ -263,58 +308,50 @@ class Loop:
         self._emit(Ready())
 
     # -- rounds -----------------------------------------------------------------------------------
+    def _on_take_agreed(self, order: TakeAgreed) -> None:
+        self._own.take(order.agreed)
+        self._training.forget_moments()
+        if order.start is not None:
+            self._emit(giving.take(order.start, order.agreed, self._own, self._training))
+        self._stand_on(order.round)
+
     def _on_correct(self, order: Correct) -> None:
         self._own.correct(order.before, order.after, order.told, order.untold)
+        self._own.give_back(order.returned)
         self._stand_on(order.round)
         if order.evaluate:
             self._emit(Evaluated(round=order.round, loss=self._training.evaluate()))
 
     def _stand_on(self, round: Round) -> None:
         self._round = round
+        self._lapsed = False
         self._emit(Corrected(round=round))
 
     # -- checkpoints ------------------------------------------------------------------------------
     def _on_save(self, order: SaveCheckpoint) -> None:
+        own, trainer = self._own, self._training
+        if not own.is_finite():  # what is on the disk is the last that was
+            self._emit(NotSaved(head=order.head, why=NO_NUMBERS))
+            raise NotFinite(f"{NO_NUMBERS} after batch {trainer.batches_read - 1}")
         began = self._clock()
-        counters = checkpoint.Counters(
+        counters = Counters(
             round=self._round,
             head=order.head.hex(),
-            layout=self._own.layout.digest.hex(),
-            samples_read=self._training.samples_read,
+            layout=own.layout.digest.hex(),
+            samples_read=trainer.samples_read,
             inner_steps=self._inner_steps,
+            lenders=order.loan.lenders if order.loan else (),
+            borrowed_since=order.loan.since if order.loan else 0,
         )
         try:
-            written = checkpoint.write(order.directory, counters, self._fill, order.agreed)
+            saved = keeping.save(order, counters, own, trainer)
         except StoreError as error:
             self._emit(NotSaved(head=order.head, why=str(error)))
             return
-        self._emit(Saved(head=order.head, seconds=self._clock() - began, size=written.size))
-
-    def _fill(self, directory: Path) -> None:
-        subject = self._described
-        saved.save(directory, saved.MODEL, saved.state_of(subject.model))
-        saved.save(directory, saved.OPTIMIZER, saved.moments_of(self._training.optimizer))
-        if self._own.memory is not None:
-            saved.save(directory, saved.MEMORY, {saved.MEMORY: self._own.memory})
-        saved.save(directory, saved.RANDOM, saved.random_state(subject.device))
+        self._emit(replace(saved, seconds=self._clock() - began))
 
     def _on_restore(self, order: Restore) -> None:
-        found = _checked(order.checkpoint)
-        subject, own, trainer = self._described, self._own, self._training
-        if found.counters.layout != own.layout.digest.hex():
-            raise StoreError(
-                f"the checkpoint {found.path} is of another model\nfix: rm -r {found.path}"
-            )
-        saved.copy_into(saved.state_of(subject.model), saved.load(found.path, saved.MODEL))
-        trainer.forget_moments()
-        saved.load_moments(trainer.optimizer, saved.load(found.path, saved.OPTIMIZER))
-        own.memory = saved.load(found.path, saved.MEMORY).get(saved.MEMORY)
-        if own.memory is not None:
-            own.memory = own.memory.to(subject.device)
-        trainer.seek(found.counters.samples_read)
-        self._inner_steps = found.counters.inner_steps
-        own.follow(found.path / checkpoint.AGREED, order.agreed, order.told_since)
-        saved.load_random_state(subject.device, saved.load(found.path, saved.RANDOM))
+        self._inner_steps = keeping.restore(order, self._own, self._training).inner_steps
         self._stand_on(order.round)
 
     # -- what must have been said before ----------------------------------------------------------
@@ -331,15 +368,3 @@ class Loop:
     def _training(self) -> Trainer:
         assert self._trainer is not None, "Begin comes first"
         return self._trainer
-
-
-def _checked(path: Path) -> checkpoint.Checkpoint:
-    """The checkpoint itself, or the newest whole one of a directory of them."""
-    if path.name.isdecimal():
-        return checkpoint.read(path)
-    found = checkpoint.newest_whole(path)
-    if found is None:
-        raise ConfigError(
-            f"there is no whole checkpoint in {path}\nfix: start without it (rm -r {path})"
-        )
-    return found

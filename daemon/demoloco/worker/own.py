@@ -8,7 +8,7 @@ need one, in `memory`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,16 @@ from torch import Tensor, nn
 
 from demoloco.codec.chunks import to_chunks, write_chunks
 from demoloco.codec.dct import dct
+from demoloco.codec.gift import Blocks
 from demoloco.codec.layout import CHUNK, Layout, layout_of
 from demoloco.codec.packet import PacketSpec, Sparse, decode
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, StoreError
 from demoloco.outer.methods import method
-from demoloco.outer.own import model_of
+from demoloco.outer.own import model_of, released, slab_momentum, slabs
 from demoloco.types import TensorShape
+from demoloco.worker.faults import NotFinite
+from demoloco.worker.port import Returned
 from demoloco.worker.saved import state_of
 
 
@@ -70,19 +73,39 @@ class OwnModel:
         self.memory = None
         self._write(model_of(_map(agreed, self.layout), self._chunks()))
 
+    @property
+    def lends(self) -> bool:
+        """Whether joiners may start with what this model owes."""
+        return self._method.lends
+
+    def owed(self, agreed: Path) -> Iterator[NDArray[np.float32]]:
+        """A − DCT(x), borrowed parts included, slab by slab."""
+        own, state = self._chunks(), _map(agreed, self.layout)
+        for slab in slabs(own):
+            yield slab_momentum(state, own, slab).cpu().numpy()
+
+    def borrow(self, agreed: Path, owed: Blocks, returned: Returned) -> None:
+        """Become IDCT(agreed − owed), without what was returned of it; nothing is owed here."""
+        like = self._chunks()
+        borrowed = like.new_empty((len(like), CHUNK))
+        for slab in slabs(like):
+            values = owed.read(slab.start * CHUNK, slab.stop * CHUNK).reshape(-1, CHUNK)
+            borrowed[slab] = torch.from_numpy(values)
+        lent = self._read(returned.lent)
+        _, self.memory = released(like, borrowed, lent, returned.keep)
+        self._write(model_of(_map(agreed, self.layout), like, self.memory))
+
     def contribute(self, agreed: Path, k: int) -> bytes:
-        """The packet body of what is owed against `agreed`."""
+        """The packet body of what is owed against `agreed`.
+
+        Raises: NotFinite if it cannot be told."""
         own = self._chunks()
         try:
             made = self._method.contribute(
                 own, _map(agreed, self.layout), self.memory, self._spec, k
             )
-        except ValueError as error:
-            if bool(own.isfinite().all()):
-                raise
-            raise ConfigError(
-                "the model has values that are not finite\nfix: a smaller --set learning_rate"
-            ) from error
+        except ValueError as error:  # it names what is not finite, or too large to be told
+            raise NotFinite(str(error)) from error
         self.memory = made.memory
         if made.own is not own:
             self._write(made.own)
@@ -111,6 +134,18 @@ class OwnModel:
             self._chunks(), agreed_then, agreed_now, self._read(told_since), self.memory
         )
         self._write(own)
+
+    def give_back(self, returned: Returned) -> None:
+        """Let go of a part of what is borrowed; what is owed stays as it is."""
+        if self.memory is None or not self.lends or returned == Returned():
+            return
+        lent = self._read(returned.lent)
+        own, self.memory = released(self._chunks(), self.memory, lent, returned.keep)
+        self._write(own)
+
+    def is_finite(self) -> bool:
+        """Whether every value is a number."""
+        return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
 
     def _chunks(self) -> Tensor:
         return to_chunks(self.tensors, self.layout)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from demoloco.config import RunConfig, Scalar
-from demoloco.types import Round
+from demoloco.types import BlobRef, Loan, Round
 
 
 # -- what the worker is told ---------------------------------------------------------------------
@@ -44,13 +44,33 @@ class WriteInitial:
     path: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What goes of the borrowed part: all that its lenders told, and of the rest all but a share.
+
+    `lent`: coefficient bodies of the lenders' packets."""
+
+    lent: tuple[bytes, ...] = ()
+    keep: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A gift to start with, and what its lenders told since."""
+
+    gift: Path
+    returned: Returned
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakeAgreed:
-    """The own model becomes IDCT(agreed); nothing is owed. Inner optimizer afresh. Answered by
-    Corrected."""
+    """The own model becomes IDCT(agreed), or starts with a gift on top of it; nothing is owed.
+    Inner optimizer afresh, or the giver's. Answered by Corrected, after GiftTried where there is a
+    gift."""
 
     agreed: Path
     round: Round
+    start: Start | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +84,7 @@ class Restore:
     told_since: tuple[
         bytes, ...
     ]  # coefficient bodies of own packets in manifests after the checkpoint
+    returned: Returned = Returned()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +121,7 @@ class Correct:
     round: Round  # of `after`
     told: tuple[bytes, ...] = ()
     untold: tuple[bytes, ...] = ()
+    returned: Returned = Returned()
     evaluate: bool = False
 
 
@@ -111,6 +133,7 @@ class SaveCheckpoint:
     directory: Path
     agreed: Path  # the state that the model stands on; hard-linked into the checkpoint
     head: bytes  # digest of the manifest of that state
+    loan: Loan | None = None  # what of the model is borrowed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +193,24 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Skipped:
+    """An inner step was not taken: the loss or gradient of these batches was not finite."""
+
+    first_batch: int  # as the task counts them
+    last_batch: int
+    loss: float
+    in_a_row: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lapsed:
+    """The model is not finite any longer. The process goes on; all but TakeAgreed and Restore is
+    ignored until one of these has put the model back."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
     """A Train is done, or was cut."""
 
@@ -205,11 +246,26 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """A checkpoint is whole and durable."""
+    """A checkpoint is whole and durable. `gift`: the file in it that a joiner can start with, and
+    the blobs that it is; not where there is nothing to give."""
 
     head: bytes
     seconds: float
     size: int  # bytes
+    gift: Path | None = None
+    blobs: tuple[BlobRef, ...] = ()
+    loan: Loan | None = None  # as in the command
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GiftTried:
+    """Held-out losses of a model that starts on the agreed state, and with the gift on top of it;
+    nan if they were not measured. A gift that is damaged or makes it worse is not taken."""
+
+    taken: bool
+    why: str
+    agreed_loss: float
+    gift_loss: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,6 +291,7 @@ class Died:
     """The process is gone without having been told to stop; made by the adapter."""
 
     why: str
+    detail: str = field(default="", repr=False)  # traceback, if there is one
 
 
 WorkerEvent = (
@@ -242,12 +299,15 @@ WorkerEvent = (
     | Ready
     | InitialWritten
     | Progress
+    | Skipped
+    | Lapsed
     | Trained
     | Contributed
     | Corrected
     | Evaluated
     | Saved
     | NotSaved
+    | GiftTried
     | Failed
     | Died
 )

@@ -464,6 +464,54 @@ class SnapshotReply(google.protobuf.message.Message):
 Global___SnapshotReply: typing_extensions.TypeAlias = SnapshotReply
 
 @typing.final
+class GiftRequest(google.protobuf.message.Message):
+    """The newest gift for joiners that the peer has."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    run: builtins.bytes
+    def __init__(
+        self,
+        *,
+        run: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+
+Global___GiftRequest: typing_extensions.TypeAlias = GiftRequest
+
+@typing.final
+class GiftReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: builtins.int
+    BLOBS_FIELD_NUMBER: builtins.int
+    LENDERS_FIELD_NUMBER: builtins.int
+    @property
+    def head(self) -> Global___Head:
+        """the agreed state that the giver's model stood on"""
+
+    @property
+    def blobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BlobRef]:
+        """one file, cut"""
+
+    @property
+    def lenders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """peer ids, raw, 1 to 8, the giver among them"""
+
+    def __init__(
+        self,
+        *,
+        head: Global___Head | None = ...,
+        blobs: collections.abc.Iterable[Global___BlobRef] | None = ...,
+        lenders: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["head", b"head"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "head", b"head", "lenders", b"lenders"]) -> None: ...
+
+Global___GiftReply: typing_extensions.TypeAlias = GiftReply
+
+@typing.final
 class BlobRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
