@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from demoloco.node.disk import Disk
 from demoloco.node.driver import MAX_WAITING, Driver
 from demoloco.node.gifts import Shelf
 from demoloco.node.parts import Parts
+from demoloco.node.revival import PROOF_PACKETS, Revival
 from demoloco.node.stance import Stance
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
@@ -368,10 +370,27 @@ async def test_a_worker_that_fails_again_and_again_ends_the_node_with_the_fix(
             await desk.script.hears(ev.WorkerCame)
     with pytest.raises(ExceptionGroup) as caught:
         await desk.task
-    assert caught.group_contains(
-        WorkerError, match="3 times without a packet.*\nfix: smaller steps"
-    )
+    assert caught.group_contains(WorkerError, match="3 times in a row.*\nfix: smaller steps")
     assert desk.crew.restarts == 2
+
+
+@pytest.mark.parametrize(("packets", "ends"), [(1, True), (PROOF_PACKETS, False)])
+async def test_falls_of_one_cause_are_a_row_until_many_packets_are_made(
+    desk: Desk, packets: int, ends: bool
+) -> None:
+    revival = Revival(desk.parts, lambda event: None)
+
+    async def fall(why: str) -> None:
+        works: list[Coroutine[Any, Any, None]] = []
+        revival.fell(Failed(why=why), works.append)
+        await works[0]
+        for _ in range(packets):
+            revival.proved()
+
+    for why in ("batch 7", "batch 7", "another", "batch 7", "batch 7"):
+        await fall(why)
+    with pytest.raises(WorkerError) if ends else nullcontext():
+        await fall("batch 7")
 
 
 async def test_the_traceback_of_a_fallen_worker_is_a_file_whose_path_is_said(

@@ -20,6 +20,9 @@ from demoloco.worker.port import Died, Failed, Lapsed
 TRACEBACK = "worker-traceback.txt"
 """In the home: the last one that there was."""
 
+PROOF_PACKETS = 10
+"""After so many packets even a worker that fell of the same cause as before counts as sound."""
+
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 Post = Callable[[ev.Event], None]
 
@@ -32,13 +35,15 @@ class Revival:
         self._post = post
         self._end: Failed | Died | None = None  # of the newest worker, if it fell
         self._reviving = False
-        self._restarts = 0  # since the last packet
+        self._restarts = 0  # in a row
+        self._packets = 0  # since the last fall
+        self._cause = ""  # of the last fall
         self.checkpoint: Checkpoint | None = None
         """What the worker that came last can be restored from."""
 
     def proved(self) -> None:
-        """The worker made a packet: it works, and may fall as often again."""
-        self._restarts = 0
+        """The worker made a packet."""
+        self._packets += 1
 
     async def ready(self) -> None:
         """A fresh worker has begun: find its checkpoint. → WorkerCame."""
@@ -73,7 +78,7 @@ class Revival:
     async def _revive(self) -> None:
         while (end := self._end) is not None:
             self._end = None
-            self._restarts += 1
+            self._count(end)
             self._tell(end)
             if self._restarts > self._parts.node.max_worker_restarts:
                 raise WorkerError(_in_a_row(self._restarts, end, self._traceback))
@@ -85,6 +90,13 @@ class Revival:
                 self._end = Died(why=str(error))
         self._reviving = False
         self._post(ev.WorkerCame())
+
+    def _count(self, end: Failed | Died) -> None:
+        """A packet in between ends a row of falls; where the cause stays the same, many do."""
+        if self._packets >= (PROOF_PACKETS if end.why == self._cause else 1):
+            self._restarts = 0
+        self._restarts += 1
+        self._packets, self._cause = 0, end.why
 
     async def _find_checkpoint(self) -> None:
         directory = self._parts.ledger.store.checkpoint_dir()
@@ -118,4 +130,4 @@ class Revival:
 def _in_a_row(times: int, end: Failed | Died, traceback: Path) -> str:
     where = f" (traceback in {traceback})" if end.detail else ""
     fix = f"\nfix: {end.fix}" if isinstance(end, Failed) and end.fix else ""
-    return f"the worker failed {times} times without a packet in between: {end.why}{where}{fix}"
+    return f"the worker failed {times} times in a row: {end.why}{where}{fix}"
