@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import ParamSpec, TypeVar
 
-from demoloco.errors import StoreError
+from demoloco.errors import PacketError, StoreError
 from demoloco.node.gifts import Given
 from demoloco.node.ledger import DoesNotApply
 from demoloco.node.parts import Parts
@@ -44,7 +44,11 @@ class Doings:
         """→ ManifestHeard from myself."""
         ledger = self._parts.ledger
         sealed = self._parts.swarm.seal("manifest", encode_manifest(draft))
-        manifest = decode_manifest(sealed, ledger.expected.verify)
+        try:
+            manifest = decode_manifest(sealed, ledger.expected.verify)
+        except PacketError as error:  # a member's absurd claims add up to what nobody would take
+            self._parts.report.warn("nothing to propose", round=draft.round, why=str(error))
+            return
         ledger.remember(manifest, sealed)
         self._post(ev.ManifestHeard(self._parts.me, manifest))
 
