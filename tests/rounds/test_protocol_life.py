@@ -177,6 +177,8 @@ def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
     assert desk.wants(ef.Train) + desk.wants(ef.Contribute) + desk.wants(ef.Stop) == []
     desk.see("other", desk.head)
     assert desk.wants(ef.Stop) == [ef.Stop()]
+    again = Desk("founder", stop_after=1).start(manifest(GENESIS, [offer("founder")], "founder"))
+    assert again.machine.phase is Phase.LEAVING
 
 
 def test_after_the_end_nothing_is_wanted() -> None:

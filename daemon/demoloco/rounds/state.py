@@ -344,6 +344,8 @@ class State:
         head = self.chain.head
         expected = self.members.contributing() | {self.settings.me}
         self.round = OpenRound(Round(head.round + 1), head.digest, now, frozenset(expected))
+        if self.leaving is None and 0 < self.settings.stop_after <= head.round:
+            self.leaving = Leaving(now + self.settings.leave_seconds, tell=False)
         beyond = self.chain.beside()
         if any(manifest.parent == head.digest for manifest in beyond):
             self.round.heard = now
