@@ -218,7 +218,7 @@ def test_a_peer_before_its_run_says_so() -> None:
     assert (reply.run, reply.records) == (here.run, ())
     run, here.run = here.run, None
     with pytest.raises(Refused, match="not entered a run"):
-        service._check_run(run)
+        service._check_run(OTHER.peer_id, run)
     with pytest.raises(SwarmError, match="not entered a run"):
         assert here.own_run
     with pytest.raises(Refused, match="a request of"):

@@ -90,6 +90,12 @@ def tcp_host_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if transport == "tcp" and host_kind in ("ip4", "ip6") else None
 
 
+def is_direct_tcp(address: str) -> bool:
+    """Whether it is an IP address and a TCP port, and nothing else."""
+    parts = address.split("/")
+    return len(parts) == 5 and parts[1] in ("ip4", "ip6") and parts[3] == "tcp"
+
+
 def is_loopback(address: str) -> bool:
     """Whether nobody but this machine can dial it."""
     return address.startswith(("/ip4/127.", "/ip6/::1/"))

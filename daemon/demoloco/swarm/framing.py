@@ -13,6 +13,7 @@ from demoloco.errors import PacketError
 from demoloco.swarm.transport import FRAME_HEADER_BYTES, MAX_FRAME_BYTES
 
 ACKNOWLEDGED = b"\x06"
+SLICE_BYTES = 64 << 10
 
 
 class Kind(IntEnum):
@@ -27,14 +28,17 @@ class Kind(IntEnum):
 async def write_frame(
     writer: asyncio.StreamWriter, kind: Kind, payload: bytes, seconds: float
 ) -> None:
-    """Raises: OSError, TimeoutError if the other side takes nothing for `seconds`."""
-    writer.write(bytes((kind,)) + len(payload).to_bytes(FRAME_HEADER_BYTES - 1) + payload)
-    async with asyncio.timeout(seconds):
-        await writer.drain()
+    """Raises: OSError, TimeoutError if the other side takes over `seconds` for 64 KiB."""
+    frame = bytes((kind,)) + len(payload).to_bytes(FRAME_HEADER_BYTES - 1) + payload
+    for start in range(0, len(frame), SLICE_BYTES):
+        writer.write(frame[start : start + SLICE_BYTES])
+        async with asyncio.timeout(seconds):
+            await writer.drain()
 
 
 async def read_frame(reader: asyncio.StreamReader, seconds: float) -> tuple[Kind, bytes]:
-    """Raises: PacketError, OSError, EOFError where the stream was cut, TimeoutError."""
+    """Raises: PacketError, OSError, EOFError where the stream was cut, TimeoutError if the next
+    64 KiB, or what is left of the frame, take over `seconds`."""
     async with asyncio.timeout(seconds):
         header = await reader.readexactly(FRAME_HEADER_BYTES)
         length = int.from_bytes(header[1:])
@@ -44,4 +48,8 @@ async def read_frame(reader: asyncio.StreamReader, seconds: float) -> tuple[Kind
             kind = Kind(header[0])
         except ValueError:
             raise PacketError(f"a frame of kind {header[0]}") from None
-        return kind, await reader.readexactly(length)
+    payload = bytearray()
+    while (left := length - len(payload)) > 0:
+        async with asyncio.timeout(seconds):
+            payload += await reader.readexactly(min(left, SLICE_BYTES))
+    return kind, bytes(payload)

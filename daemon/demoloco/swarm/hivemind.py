@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 
-from demoloco.errors import ConfigError, DemolocoError, PacketError, SwarmError
+from demoloco.errors import ConfigError, SwarmError
 from demoloco.swarm import hivemind_p2pd as p2pd
 from demoloco.swarm.addresses import (
     is_loopback,
@@ -33,7 +33,9 @@ from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
 from demoloco.swarm.hivemind_calls import ANSWERED, NAMESPACE, Message, PeerCalls
 from demoloco.swarm.hivemind_hints import Hints
 from demoloco.swarm.hivemind_p2pd import LOOPBACK, CountingP2P, Reach
+from demoloco.swarm.hivemind_streams import Streams
 from demoloco.swarm.identity import Identity
+from demoloco.swarm.knocking import knock
 from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.ports import check_free
 from demoloco.swarm.timing import Timing
@@ -53,10 +55,20 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 BLOBS = f"{NAMESPACE}::blobs"
-STREAM_SECONDS = 60.0
-"""How long a peer may take nothing of a stream before it is cut."""
-REQUEST_SECONDS = 10.0
 MAX_REBUILD_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""A p2pd that lived so long is started again at once when it dies."""
+FIRST_PAUSE_SECONDS = 0.5
+TRIES_AT_ONE_PORT = 4
+"""After so many vain starts at the port that p2pd had, another takes its place."""
+
+
+def pause_before_restart(before: float, lived: float) -> float:
+    """How long to wait before p2pd is started again: not at all where it had lived, then ever
+    longer while it keeps falling."""
+    if lived >= STEADY_SECONDS:
+        return 0.0
+    return min(MAX_REBUILD_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * before))
 
 
 class HivemindTransport:
@@ -69,7 +81,7 @@ class HivemindTransport:
             raise ConfigError("the identity must be in a file: p2pd reads it")
         self._path: Path = identity.path
         self._me = identity.peer_id
-        self._listen = tuple(map(parse_listen, listen))
+        self._listen = self._wished = tuple(map(parse_listen, listen))
         self._announce = tuple(map(parse_announce, announce))
         self._reach = reach
         self._p2p: CountingP2P | None = None
@@ -77,9 +89,9 @@ class HivemindTransport:
         self._addresses: tuple[str, ...] = ()
         self._met: set[PeerId] = set()
         self._faults: dict[PeerId, Unreachable] = {}
-        self._serving: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self.meter = Meter()
+        self._streams = Streams(self.meter)
         self.restarts = 0
 
     @property
@@ -93,6 +105,7 @@ class HivemindTransport:
 
     async def start(self, service: Service) -> None:
         self._service = service
+        self._streams.service = service
         await check_free(self._listen)
         await self._bring_up()
         self._watching = asyncio.create_task(self._watch())
@@ -101,7 +114,7 @@ class HivemindTransport:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        await self._end_streams()
+        await self._streams.end()
         if self._p2p is None:
             return
         p2p, self._p2p = self._p2p, None
@@ -114,7 +127,11 @@ class HivemindTransport:
     async def connect(self, peer: PeerId, addresses: Sequence[str], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
+                if peer in self._faults and not await p2pd.is_connected(self._up, peer):
+                    await knock(addresses)
                 await p2pd.connect(self._up, peer, addresses)
+        except Unreachable as error:
+            raise self._note(peer, error) from error
         except TimeoutError:
             raise self._note(peer, Unreachable(Fault.TIMEOUT)) from None
         except ValueError as error:
@@ -176,7 +193,7 @@ class HivemindTransport:
     async def advertise(self, run: Digest, record: bytes) -> None:
         if self._hints is not None:
             p2pd.forget_finished_calls(self._up)
-            self._addresses = await p2pd.visible_addresses(self._up)
+            self._addresses = await self._hinted(p2pd.visible_addresses(self._up)) or ()
             await self._hinted(self._hints.advertise(run, self._me, record))
 
     async def find(self, run: Digest) -> Sequence[bytes]:
@@ -185,54 +202,6 @@ class HivemindTransport:
         await self._hinted(self._hints.meet(self._met))
         return await self._hinted(self._hints.find(run)) or ()
 
-    # Streams of others
-
-    async def _on_stream(
-        self, info: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
-        try:
-            with closing(writer):
-                peer = PeerId(info.peer_id.to_base58())  # type: ignore[attr-defined]
-                await self._serve(peer, reader, writer)
-        except (DemolocoError, OSError, EOFError, TimeoutError) as error:
-            log.debug("stream=cut why=%s", error)
-        finally:
-            self._serving.discard(task)
-
-    async def _serve(
-        self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        kind, body = await read_frame(reader, REQUEST_SECONDS)
-        if kind is not Kind.REQUEST:
-            raise PacketError(f"a stream starts with a frame of kind {kind}")
-        self.meter.received += len(body) + FRAME_HEADER_BYTES
-        try:
-            outgoing = self._service.open_stream(peer, body)
-        except Refused as error:
-            await self._send(writer, Kind.REFUSAL, str(error).encode())
-            return
-        with closing(outgoing):
-            for frame in outgoing.frames():
-                await write_frame(writer, Kind.PIECE, frame, STREAM_SECONDS)
-                self.meter.frame_sent(frame)
-            await self._send(writer, Kind.END, b"")
-            async with asyncio.timeout(STREAM_SECONDS):
-                if await reader.readexactly(1) == ACKNOWLEDGED:
-                    outgoing.delivered()
-
-    async def _send(self, writer: asyncio.StreamWriter, kind: Kind, payload: bytes) -> None:
-        await write_frame(writer, kind, payload, STREAM_SECONDS)
-        self.meter.sent += len(payload) + FRAME_HEADER_BYTES
-
-    async def _end_streams(self) -> None:
-        tasks = tuple(self._serving)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     # p2pd
 
     async def _bring_up(self) -> None:
@@ -240,15 +209,24 @@ class HivemindTransport:
         try:
             if p2p.peer_id.to_base58() != self._me:
                 raise SwarmError(f"p2pd took another identity than {self._path}")
-            hints = await Hints.join(p2p)
-            await PeerCalls(self._service).add_p2p_handlers(p2p, namespace=NAMESPACE)
-            await p2p.add_binary_stream_handler(BLOBS, self._on_stream)
-            self._addresses = await p2pd.visible_addresses(p2p)
+            hints = await p2pd.while_it_lives(p2p, self._set_up(p2p))
         except BaseException:
             await p2pd.shut_down(p2p)
             raise
         self._listen = tuple(self._with_port_taken(address) for address in self._listen)
         self._p2p, self._hints = p2p, hints
+
+    async def _set_up(self, p2p: CountingP2P) -> Hints:
+        hints = await Hints.join(p2p)
+        await PeerCalls(self._service).add_p2p_handlers(p2p, namespace=NAMESPACE)
+        await p2p.add_binary_stream_handler(BLOBS, self._on_stream)
+        self._addresses = await p2pd.visible_addresses(p2p)
+        return hints
+
+    async def _on_stream(
+        self, info: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await self._streams.on_stream(info, reader, writer)
 
     def _with_port_taken(self, address: str) -> str:
         """Port 0 becomes the port that was given: a rebuilt p2pd is found where it was."""
@@ -261,30 +239,43 @@ class HivemindTransport:
         return with_port(address, ports[0]) if ports and not self._announce else address
 
     async def _watch(self) -> None:
-        """Rebuild p2pd whenever it dies."""
-        while True:
-            if self._p2p is None:
-                return
-            code = await p2pd.death(self._p2p)
+        """Rebuild p2pd whenever it dies or answers no longer."""
+        now = asyncio.get_running_loop().time
+        pause = 0.0
+        while (p2p := self._p2p) is not None:
+            born = now()
+            why = await p2pd.end_of(p2p)
             self.restarts += 1
-            log.error("p2pd=died code=%s; it is started again", code)
-            dead, self._p2p = self._p2p, None
-            p2pd.fail_pending(dead)
-            if self._hints is not None:
-                await self._hints.leave(alive=False)
-            await self._end_streams()
-            await p2pd.shut_down(dead)
-            self._met.clear()
+            pause = pause_before_restart(pause, lived=now() - born)
+            log.error("p2pd=died why=%s; it is started again after %.1f s", why, pause)
+            try:
+                await self._take_down(p2p)
+            except Exception:  # a wall: whatever the dead one leaves, a new one is needed
+                log.exception("p2pd=died and was not taken down in order")
+            await asyncio.sleep(pause)
             await self._rebuild()
 
+    async def _take_down(self, dead: CountingP2P) -> None:
+        self._p2p = None
+        self._met.clear()
+        p2pd.fail_pending(dead)
+        if self._hints is not None:
+            await self._hints.leave(alive=False)
+        await self._streams.end()
+        await p2pd.shut_down(dead)
+
     async def _rebuild(self) -> None:
-        pause = 0.2
+        pause, tries = 0.2, 0
         while self._p2p is None:
             try:
                 await self._bring_up()
                 log.warning("p2pd=restarted restarts=%d", self.restarts)
             except (SwarmError, P2PDaemonError, OSError, EOFError) as error:
                 log.error("p2pd=down why=%s retry_seconds=%.1f", error, pause)
+                tries += 1
+                if tries == TRIES_AT_ONE_PORT and self._listen != self._wished:
+                    log.warning("p2pd=down; it now listens on any free port, not where it was")
+                    self._listen = self._wished
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(MAX_REBUILD_SECONDS, 2 * pause)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hivemind.p2p import P2P, P2PContext, P2PDaemonError, PeerID
 from hivemind.utils.logging import use_hivemind_log_handler
@@ -23,6 +23,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from demoloco.bounds import MAX_ADDRESSES
 from demoloco.errors import SwarmError
+from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.transport import Meter
 from demoloco.types import PeerId
 
@@ -35,7 +36,16 @@ logging.getLogger("hivemind").setLevel(logging.WARNING)
 
 STARTUP_SECONDS = 60.0
 SHUTDOWN_SECONDS = 5.0
+LOOK_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+SILENCES_TO_KILL = 2
+"""A p2pd that answers nothing so often in a row hangs."""
 MAX_UNARY_BYTES = 8 << 20
+DHT = "DHTProtocol."
+DHT_CALLS_A_SECOND = 50.0
+DHT_CALLS_AT_ONCE = 500.0
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +76,8 @@ class CountingP2P(P2P):  # type: ignore[misc]
     """hivemind's P2P with more flags, counting the bytes of all unary messages, the DHT's too."""
 
     meter: ClassVar[Meter]
+    dht: ClassVar[Allowance]
+    """What each peer may ask of the DHT; the other calls have their own limits."""
     flags: ClassVar[dict[str, object]]
 
     @classmethod
@@ -93,6 +105,9 @@ class CountingP2P(P2P):  # type: ignore[misc]
     ) -> None:
         async def counted(request: bytes, remote_id: PeerID) -> bytes:
             self.meter.received += len(request)
+            peer = PeerId(remote_id.to_base58())
+            if handle_name.startswith(DHT) and not self.dht.spend(peer, 1 + len(request) // 1024):
+                raise P2PDaemonError("busy: ask again later")
             context = P2PContext(
                 handle_name=handle_name, local_id=self.peer_id, remote_id=remote_id
             )
@@ -109,7 +124,11 @@ async def launch(
 ) -> CountingP2P:
     """Start p2pd. Raises: SwarmError."""
     flags = {"relayService": int(reach.relay_service)}
-    kind: Any = type("CountingP2P", (CountingP2P,), {"meter": meter, "flags": flags})
+    dht = Allowance(
+        a_second=DHT_CALLS_A_SECOND, at_once=DHT_CALLS_AT_ONCE, now=asyncio.get_running_loop().time
+    )
+    own = {"meter": meter, "dht": dht, "flags": flags}
+    kind: Any = type("CountingP2P", (CountingP2P,), own)
     try:
         p2p: CountingP2P = await kind.create(
             initial_peers=None,
@@ -131,10 +150,55 @@ async def launch(
     return p2p
 
 
-async def death(p2p: CountingP2P) -> int:
-    """Wait until p2pd is gone; its exit code."""
-    code: int = await p2p._child.wait()
-    return code
+async def end_of(p2p: CountingP2P) -> str:
+    """Wait until p2pd is of no use any longer, and say why; if it only hangs it is killed."""
+    dying = asyncio.create_task(p2p._child.wait())
+    silences = 0
+    try:
+        while True:
+            await asyncio.wait({dying}, timeout=LOOK_SECONDS)
+            if dying.done():
+                return f"it ended with code {dying.result()}"
+            silences = 0 if await _answers(p2p) else silences + 1
+            if silences >= SILENCES_TO_KILL:
+                p2p._child.kill()
+                await dying
+                return "it answered nothing any longer and was killed"
+    finally:
+        dying.cancel()
+        await asyncio.gather(dying, return_exceptions=True)
+
+
+async def _answers(p2p: CountingP2P) -> bool:
+    """Whether p2pd says who it is, and hivemind still reads what it says of calls."""
+    control = p2p._client.control
+    if control._read_task.done() or control._write_task.done():
+        return False
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await p2p._client.identify()
+    except (P2PDaemonError, OSError, EOFError, TimeoutError):
+        return False
+    return True
+
+
+async def while_it_lives(p2p: CountingP2P, work: Coroutine[Any, Any, _T]) -> _T:
+    """Do this with p2pd; calls to one that died would never end.
+
+    Raises: SwarmError if p2pd dies meanwhile or takes too long."""
+    doing, dying = asyncio.create_task(work), asyncio.create_task(p2p._child.wait())
+    try:
+        await asyncio.wait(
+            {doing, dying}, timeout=STARTUP_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if doing.done():
+            return doing.result()
+        why = "it died" if dying.done() else f"it took over {STARTUP_SECONDS:.0f} s"
+        raise SwarmError(f"p2pd cannot be set up: {why}")
+    finally:
+        doing.cancel()
+        dying.cancel()
+        await asyncio.gather(doing, dying, return_exceptions=True)
 
 
 def process_id(p2p: CountingP2P) -> int:
@@ -159,6 +223,11 @@ def forget_finished_calls(p2p: CountingP2P) -> None:
         del tasks[call]
 
 
+async def is_connected(p2p: CountingP2P, peer: PeerId) -> bool:
+    """Whether there is a connection, whoever opened it."""
+    return any(one.peer_id.to_base58() == peer for one in await p2p.list_peers())
+
+
 async def connect(p2p: CountingP2P, peer: PeerId, addresses: Sequence[str]) -> None:
     """Dial; raises hivemind's errors."""
     dialled = [Multiaddr(address) for address in addresses]
@@ -168,7 +237,8 @@ async def connect(p2p: CountingP2P, peer: PeerId, addresses: Sequence[str]) -> N
 async def visible_addresses(p2p: CountingP2P) -> tuple[str, ...]:
     """Where others can dial this node, without /p2p/; loopback last."""
     try:
-        found = [str(one) for one in await p2p.get_visible_maddrs(latest=True)]
+        async with asyncio.timeout(ANSWER_SECONDS):
+            found = [str(one) for one in await p2p.get_visible_maddrs(latest=True)]
     except ValueError:  # hivemind's word for none
         return ()
     bare = [one.removesuffix(f"/p2p/{p2p.peer_id.to_base58()}") for one in found]

@@ -113,7 +113,7 @@ class Mesh:
             here.remember(one.peer, (*here.known.get(one.peer, ()), one.address))
         seeds = frozenset(seed.peer for seed in self._seeds)
         self._lines = Lines(here, self._transport, self._timing, self._tasks)
-        self._fetcher = Fetcher(here, self._lines.frames, self._timing.transfer_seconds)
+        self._fetcher = Fetcher(here, self._lines.frames, self._timing)
         self._pulse = Pulse(here, self._transport, self._lines, self._tasks, seeds, self._timing)
         await self._transport.start(PeerService(here))
         self._here = here

@@ -1,6 +1,7 @@
 """What this node answers when peers call: bytes in, bytes or a refusal out.
 
-Rule: nothing here waits, and nothing that a peer sends raises anything but Refused.
+Rule: nothing here waits, and nothing that a peer sends raises anything but Refused. A peer that
+asks too much is told that this node is busy; one that sends garbage is counted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
+from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.identity import verify
 from demoloco.swarm.port import BlobReader, BlobServed, ManifestHeard, OffersHeard
 from demoloco.swarm.standing import Standing
@@ -22,7 +24,11 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS = 64
 MAX_STREAMS_PER_PEER = 8
-BUSY = "busy: too many streams"
+BUSY = "busy: ask again later"
+CALLS_A_SECOND = 200.0
+CALLS_AT_ONCE = 2000.0
+BYTES_A_CALL = 1024
+"""A call of so many bytes counts as two, and so on."""
 
 
 class BlobStream:
@@ -60,6 +66,9 @@ class PeerService:
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
         self._streams: Counter[PeerId] = Counter()
+        self._allowance = Allowance(
+            a_second=CALLS_A_SECOND, at_once=CALLS_AT_ONCE, now=standing.now
+        )
         self._answers: dict[Method, Callable[[PeerId, bytes], bytes]] = {
             Method.HELLO: self._on_hello,
             Method.GENESIS: self._on_genesis,
@@ -72,6 +81,7 @@ class PeerService:
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
         """Raises: Refused."""
+        self._check_allowance(peer, body)
         if len(body) > calls.MAX_REQUEST_BYTES:
             raise self._drop(peer, f"a request of {len(body)} bytes")
         try:
@@ -87,11 +97,12 @@ class PeerService:
 
     def open_stream(self, peer: PeerId, body: bytes) -> BlobStream:
         """Raises: Refused."""
+        self._check_allowance(peer, body)
         try:
             run, blob, offset = calls.decode_blob_request(body)
         except PacketError as error:
             raise self._drop(peer, str(error)) from error
-        self._check_run(run)
+        self._check_run(peer, run)
         full = self._streams.total() >= MAX_STREAMS
         if full or self._streams[peer] >= MAX_STREAMS_PER_PEER:
             raise Refused(BUSY)
@@ -123,7 +134,7 @@ class PeerService:
         here = self._standing
         records: tuple[bytes, ...] = ()
         if hello.run is not None and here.run is not None:
-            self._check_run(hello.run)
+            self._check_run(peer, hello.run)
             here.take_records(hello.records, peer)
             here.roster.answered(peer, here.now())
             reply, told = here.hello_to(peer)
@@ -145,48 +156,52 @@ class PeerService:
 
     def _on_announce(self, peer: PeerId, body: bytes) -> bytes:
         run, offers = calls.decode_announcement(body)
-        self._check_run(run)
+        self._check_run(peer, run)
         self._standing.emit(OffersHeard(peer, offers))
         return b""
 
     def _on_publish(self, peer: PeerId, body: bytes) -> bytes:
         run, sealed = calls.decode_publication(body)
-        self._check_run(run)
+        self._check_run(peer, run)
         manifest = decode_manifest(sealed, verify)
-        self._check_run(manifest.run)
+        self._check_run(peer, manifest.run)
         self._standing.emit(ManifestHeard(peer, manifest, sealed))
         return b""
 
     def _on_manifests(self, peer: PeerId, body: bytes) -> bytes:
         run, head, count = calls.decode_manifests_request(body)
-        self._check_run(run)
+        self._check_run(peer, run)
         sealed = self._standing.library.manifests(head, count)
         if not sealed:
             raise Refused(f"it does not have manifest {short(head)}")
         return calls.encode_manifests_reply(sealed)
 
     def _on_snapshot(self, peer: PeerId, body: bytes) -> bytes:
-        self._check_run(calls.decode_snapshot_request(body))
+        self._check_run(peer, calls.decode_snapshot_request(body))
         snapshot = self._standing.library.snapshot()
         if snapshot is None:
             raise Refused("it serves no snapshot yet")
         return encode_snapshot(snapshot)
 
     def _on_gift(self, peer: PeerId, body: bytes) -> bytes:
-        self._check_run(calls.decode_gift_request(body))
+        self._check_run(peer, calls.decode_gift_request(body))
         gift = self._standing.library.gift()
         if gift is None:
             raise Refused("it has no gift for joiners now")
         return calls.encode_gift_reply(gift)
 
-    def _check_run(self, run: Digest) -> None:
+    def _check_run(self, peer: PeerId, run: Digest) -> None:
         here = self._standing.run
         if here is None:
             raise Refused("it has not entered a run yet")
         if run != here:
-            raise Refused(f"it is in run {here.hex()}, the call is for run {run.hex()}")
+            raise self._drop(peer, f"it is in run {here.hex()}, the call is for run {run.hex()}")
+
+    def _check_allowance(self, peer: PeerId, body: bytes) -> None:
+        if not self._allowance.spend(peer, 1 + len(body) // BYTES_A_CALL):
+            self._standing.drop(peer, "it calls too often")
+            raise Refused(BUSY)
 
     def _drop(self, peer: PeerId, why: str) -> Refused:
-        self._standing.dropped += 1
-        log.debug("message=dropped peer=%s why=%s", short(peer), why)
+        self._standing.drop(peer, why)
         return Refused(why)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from demoloco.bounds import MAX_ADDRESSES
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm.calls import Hello, fitting
+from demoloco.swarm.clocks import Clocks
+from demoloco.swarm.complaints import Complaints
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.port import Library, MemberLost, MemberSeen, SwarmEvent
 from demoloco.swarm.roster import Roster, is_goodbye
@@ -49,6 +51,13 @@ class Standing:
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.identity.peer_id)
+        self.clocks = Clocks()
+        self._complaints = Complaints()
+
+    def drop(self, peer: PeerId, why: str) -> None:
+        """Something that this peer sent is of no use: count it, and let the operator know."""
+        self.dropped += 1
+        self._complaints.note(peer, why, self.now())
 
     @property
     def own_run(self) -> Digest:
@@ -89,8 +98,7 @@ class Standing:
             try:
                 self._take(sealed, carrier)
             except PacketError as error:
-                self.dropped += 1
-                log.debug("record=dropped carrier=%s why=%s", short(carrier), error)
+                self.drop(carrier, f"a member record: {error}")
 
     def take_hints(self, records: Iterable[bytes]) -> None:
         """Where somebody may be. A record that lay about says nothing of who is live now."""

@@ -19,8 +19,9 @@ class Timing:
     settle_seconds: float = 2.0
     """How long announce and publish wait for slow members before they go on in the background."""
     chunk_seconds: float = 15.0
+    """In this time a holder must send 64 KiB of a blob, or the rest of it."""
     transfer_seconds: float = 60.0
-    """For a whole blob, on top of its size at 32 KiB a second."""
+    """For a whole blob, on top of its size at 64 KiB in `chunk_seconds`."""
     hint_seconds: float = 20.0
     seed_retry_seconds: float = 30.0
     """The longest pause between two dials of an absent seed."""

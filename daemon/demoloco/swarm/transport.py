@@ -25,6 +25,7 @@ class Fault(StrEnum):
 
     REFUSED = "connection refused"
     TIMEOUT = "no answer in time"
+    SLOW = "it sends too slowly"
     OTHER_PEER = "another peer answers at this address"
     PROTOCOL = "it speaks no protocol of this version"
     UNKNOWN = "no way to it is known"
