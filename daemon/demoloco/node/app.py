@@ -17,6 +17,7 @@ from demoloco.config import NodeConfig
 from demoloco.control.server import ControlServer
 from demoloco.control.socket import socket_path
 from demoloco.errors import ConfigError, StoreError, WorkerError
+from demoloco.node.acquaintances import KEY, Acquaintances
 from demoloco.node.assembly import assemble
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
@@ -133,8 +134,8 @@ class Node:
     async def _start_swarm(
         self, store: DiskStore, identity: Identity, library: StoreLibrary, held: AsyncExitStack
     ) -> Swarm:
-        known = _noted_list(store, "peers")
-        listen = listen_addresses(self._config.listen, _noted_list(store, "listen"))
+        known = _noted_list(store, KEY)
+        listen = await listen_addresses(self._config.listen, _noted_list(store, "listen"))
         swarm = await asyncio.to_thread(self._make_swarm, identity, self._config, listen, known)
         held.push_async_callback(swarm.stop)
         await swarm.start(self._hear_swarm, library)
@@ -185,12 +186,15 @@ class Node:
         introduce(self.feed, console)
         progress = asyncio.create_task(show_progress(self.feed, console))
         held.callback(progress.cancel)
+        met = Acquaintances(parts.swarm, parts.ledger.store, parts.disk, parts.report)
+        noting = asyncio.create_task(met.keep_noted())
+        held.callback(noting.cancel)
         lonely = asyncio.get_running_loop().call_later(LONELY_SECONDS, self._lonely, parts)
         held.callback(lonely.cancel)
         try:
             await driver.run()
             parts.report.refresh(parts.machine, force=True)
-            self._note(parts.ledger.store, "peers", parts.swarm.known_addresses())
+            await met.note()
         finally:  # also where the node cannot go on: what it learnt is worth a try
             if not self.forced:
                 await self._save(parts)

@@ -24,10 +24,18 @@ from demoloco.swarm.port import (
     OffersHeard,
     SwarmEvent,
 )
+from demoloco.types import Member, PeerId
 from demoloco.worker.port import WorkerEvent
 
 MAX_WAITING = 256
 """Events in the inbox above which peers' words about rounds are dropped: nobody can fill memory."""
+
+
+class _Word:
+    """A member's newest word; those that come while it waits in the inbox take its place."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
 
 class Driver:
@@ -35,7 +43,8 @@ class Driver:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._inbox: asyncio.Queue[ev.Event] = asyncio.Queue()
+        self._inbox: asyncio.Queue[ev.Event | _Word] = asyncio.Queue()
+        self._words: dict[PeerId, _Word] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._over = False
@@ -63,13 +72,20 @@ class Driver:
             self._parts.crew.listen(self.hear_worker)
             try:
                 while not machine.state.stopped:
-                    event = await self._inbox.get()
+                    event = self._opened(await self._inbox.get())
                     for effect in machine.handle(event, clock()):
                         await self._carry_out(effect)
                     self._parts.ledger.bound(machine.state.chain)
                     report.refresh(machine)
             finally:
                 self._close()
+
+    def _opened(self, event: ev.Event | _Word) -> ev.Event:
+        if not isinstance(event, _Word):
+            return event
+        if self._words.get(event.member.peer) is event:
+            del self._words[event.member.peer]
+        return ev.MemberSeen(event.member)
 
     async def _carry_out(self, effect: ef.Effect) -> None:
         do, swarm = self._doings, self._parts.swarm
@@ -144,9 +160,14 @@ class Driver:
         match event:
             case MemberSeen(member):
                 report.member_seen(member)
-                self.post(ev.MemberSeen(member))
+                if (waiting := self._words.get(member.peer)) is not None:
+                    waiting.member = member
+                else:
+                    self._words[member.peer] = _Word(member)
+                    self._inbox.put_nowait(self._words[member.peer])
             case MemberLost(peer, why):
                 report.member_lost(peer, why)
+                self._words.pop(peer, None)  # what it says after this is said after this
                 self.post(ev.MemberLost(peer))
             case OffersHeard(holder, offers):
                 self.post(ev.OffersHeard(holder, offers))

@@ -18,6 +18,12 @@ from demoloco.types import Head, Manifest, Member, PeerId, short
 from demoloco.worker.port import Evaluated, Progress
 
 REFRESH_SECONDS = 0.2
+SILENT_SECONDS = 5.0
+"""Without a word for so long, more than two heartbeats, a member may be out of reach."""
+ALONE = (
+    "alone: no other member is reachable; this node trains on by itself, and dials those it knows"
+    " for ever"
+)
 
 
 @dataclass
@@ -62,6 +68,8 @@ class Report:
         if member.peer not in self._members:
             self.line("member came", peer=short(member.peer), phase=str(member.phase))
         self._members[member.peer] = (member, time.monotonic())
+        if self._alone:
+            self.line("no longer alone", members=len(self._members) + 1)
         self._alone = False
 
     def member_lost(self, peer: PeerId, why: str) -> None:
@@ -74,7 +82,14 @@ class Report:
         """Say so, once each time it begins."""
         if self._alone is not True:
             self._alone = True
-            self.warn("alone: no other member is reachable; this node trains on by itself")
+            self.warn(ALONE)
+
+    def _look_around(self, manifest: Manifest) -> None:
+        """A round that nobody else took part in, nor gave a sign of life: this node is alone."""
+        nobody_else = all(entry.contributor == self._me for entry in manifest.entries)
+        since = time.monotonic() - SILENT_SECONDS
+        if nobody_else and all(seen < since for _, seen in self._members.values()):
+            self.alone()
 
     # -- rounds ------------------------------------------------------------------------------------
     def packet_made(self, size: int) -> None:
@@ -82,6 +97,7 @@ class Report:
 
     def round_applied(self, manifest: Manifest, mine_was_out: bool) -> None:
         """One manifest of the winning chain more."""
+        self._look_around(manifest)
         entry = manifest.entry_of(self._me)
         if entry is not None:
             self.tally.rounds_contributed += 1

@@ -26,19 +26,32 @@ async def check_free(listen: tuple[str, ...]) -> None:
             await _check(address, *host_port)
 
 
+async def becomes_free(host: str, port: int) -> bool:
+    """Whether a node could listen there, now or in a moment."""
+    return await _failure(host, port) is None
+
+
 async def _check(address: str, host: str, port: int) -> None:
+    failure = await _failure(host, port)
+    if failure is None:
+        return
+    if failure.errno == errno.EADDRINUSE:
+        why = f"port {port} is in use; stop the process that has it, or listen on another port"
+    elif failure.errno == errno.EACCES:
+        why = f"port {port} is reserved for root; listen on one above 1023"
+    else:
+        why = f"{failure.strerror}; listen on /ip4/0.0.0.0/tcp/{port} for all addresses"
+    raise ConfigError(f"cannot listen on {address}: {why}")
+
+
+async def _failure(host: str, port: int) -> OSError | None:
+    """Why nobody can listen there; one that uses the port has a moment to go."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while (failure := _try_bind(host, port)) is not None:
-        if failure.errno == errno.EADDRINUSE:
-            if asyncio.get_running_loop().time() < deadline:
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            why = f"port {port} is in use; stop the process that has it, or listen on another port"
-        elif failure.errno == errno.EACCES:
-            why = f"port {port} is reserved for root; listen on one above 1023"
-        else:
-            why = f"{failure.strerror}; listen on /ip4/0.0.0.0/tcp/{port} for all addresses"
-        raise ConfigError(f"cannot listen on {address}: {why}")
+        if failure.errno != errno.EADDRINUSE or asyncio.get_running_loop().time() >= deadline:
+            break
+        await asyncio.sleep(PAUSE_SECONDS)
+    return failure
 
 
 def _try_bind(host: str, port: int) -> OSError | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
 from demoloco.swarm.lines import Lines
+from demoloco.swarm.service import BUSY
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
 from demoloco.swarm.timing import Timing
@@ -35,6 +36,7 @@ class Retry:
 
     at: float
     pause: float
+    tries: int
 
 
 class Pulse:
@@ -93,6 +95,7 @@ class Pulse:
         patience = self._timing.patience_seconds
         for peer in here.roster.silent(here.now(), patience):
             here.lose(peer, f"no sign of life for {patience:.1f} s")
+        here.clocks.complain(here.roster, here.now())
 
     async def _until_beat(self) -> None:
         here, beat = self._standing, self._timing.heartbeat_seconds
@@ -125,9 +128,10 @@ class Pulse:
                 if peer in self._seeds
                 else self._timing.known_retry_seconds
             )
-            before = self._retries[peer].pause if peer in self._retries else 0.0
-            pause = min(longest, max(self._timing.heartbeat_seconds, 2 * before))
-            self._retries[peer] = Retry(now + pause * self._rng.uniform(0.5, 1.5), pause)
+            before = self._retries.get(peer, Retry(now, 0.0, 0))
+            pause = min(longest, max(self._timing.heartbeat_seconds, 2 * before.pause))
+            at = now + pause * self._rng.uniform(0.5, 1.5)
+            self._retries[peer] = Retry(at, pause, before.tries + 1)
             self._greet_soon(peer, dial=True)
 
     async def _until_heal(self) -> None:
@@ -172,20 +176,29 @@ class Pulse:
             hello, told = here.hello_to(peer)
             if here.run is None:
                 return
+            asked = here.wall()
             reply = await self._lines.call(peer, Method.HELLO, calls.encode_hello(hello))
             answer = calls.decode_hello_reply(reply)
+            here.clocks.note(peer, answer.clock_ms, asked, here.wall())
             here.take_records(answer.records, peer)
             here.roster.answered(peer, here.now())
             here.note_told(peer, told)
             if peer in here.roster:
                 self._retries.pop(peer, None)
         except Refused as error:
-            here.lose(peer, f"refused: {error}")
+            if str(error) != BUSY:
+                here.lose(peer, f"refused: {error}")
         except Unreachable as error:
+            self._say_if_away(peer, error)
             if error.fault is Fault.REFUSED and here.roster.refused(peer) >= REFUSALS_TO_LOSE:
                 here.lose(peer, error.fault.value)
         except PacketError as error:
-            here.dropped += 1
-            log.debug("hello=dropped peer=%s why=%s", short(peer), error)
+            here.drop(peer, f"its answer to a hello: {error}")
         finally:
             self._greeting.discard(peer)
+
+    def _say_if_away(self, peer: PeerId, error: Unreachable) -> None:
+        """Once each time that a seed cannot be reached."""
+        retry = self._retries.get(peer)
+        if peer in self._seeds and retry is not None and retry.tries == 1:
+            log.warning("seed=away peer=%s why=%s; it is dialled for ever", short(peer), error)
