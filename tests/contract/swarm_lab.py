@@ -223,6 +223,7 @@ class HivemindLab:
         self.home = home
         self.nodes: list[Node] = []
         self.nobody = "/ip4/127.0.0.1/tcp/1"
+        self.timing = TIMING
 
     def node(self, *seeds: str, **options: Any) -> Node:
         identity = options.pop("identity", None) or Identity.load_or_create(
@@ -233,7 +234,7 @@ class HivemindLab:
             identity,
             listen=listen,
             seeds=seeds,
-            options=Options(timing=TIMING, reach=LOOPBACK),
+            options=Options(timing=self.timing, reach=LOOPBACK),
             **options,
         )
         self.nodes.append(Node(swarm))

@@ -76,6 +76,8 @@ def test_hivemind_still_has_what_this_project_reaches_into() -> None:
     source = inspect.getsource(ControlClient.__init__)
     for name in ("_pending_calls", "_handler_tasks", "_read_task", "_write_task"):
         assert f"self.{name}" in source
+    assert "self.daemon_connector = " in source
+    assert "self.daemon_connector.open_connection()" in inspect.getsource(ControlClient.connect)
     assert list(inspect.signature(ControlClient.connect).parameters) == [
         "self",
         "peer_id",

@@ -170,9 +170,9 @@ class Fetcher:
                 if packet:
                     self.packet_bytes += len(frame) + FRAME_HEADER_BYTES
                 piece = transfer.accept(holder, decode_chunk(frame))
+                yield piece  # it counts in the transfer, so it is given out whatever follows
                 if not transfer.complete:
                     window.came(len(piece))
-                yield piece
         if not transfer.complete:
             raise PacketError("the stream ended before the blob did")
 

@@ -168,9 +168,7 @@ class HivemindTransport:
         p2p = self._check_met(peer)
         try:
             async with asyncio.timeout(frame_seconds):
-                _, reader, writer = await p2p.call_binary_stream_handler(
-                    PeerID.from_base58(peer), BLOBS
-                )
+                reader, writer = await p2pd.open_stream(p2p, peer, BLOBS)
             with closing(writer):
                 await write_frame(writer, Kind.REQUEST, body, frame_seconds)
                 self.meter.sent += len(body) + FRAME_HEADER_BYTES

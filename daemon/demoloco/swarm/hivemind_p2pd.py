@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 from hivemind.p2p import P2P, P2PContext, P2PDaemonError, PeerID
 from hivemind.utils.logging import use_hivemind_log_handler
@@ -38,6 +39,7 @@ STARTUP_SECONDS = 60.0
 SHUTDOWN_SECONDS = 5.0
 LOOK_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
+LAST_ANSWER_SECONDS = 1.0
 SILENCES_TO_KILL = 2
 """A p2pd that answers nothing so often in a row hangs."""
 MAX_UNARY_BYTES = 8 << 20
@@ -46,6 +48,8 @@ DHT_CALLS_A_SECOND = 50.0
 DHT_CALLS_AT_ONCE = 500.0
 
 _T = TypeVar("_T")
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,23 @@ LOOPBACK = Reach(nat_port_map=False, auto_nat=False, use_relay=False)
 
 class CountingP2P(P2P):  # type: ignore[misc]
     """hivemind's P2P with more flags, counting the bytes of all unary messages, the DHT's too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asking: set[asyncio.Task[Any]] = set()
+        self.opened: WeakSet[asyncio.StreamWriter] = WeakSet()
+
+    def watch_connections(self) -> None:
+        """hivemind leaves open what was asked over when p2pd dies: know what there is to close."""
+        connector = self._client.control.daemon_connector
+        connect = connector.open_connection
+
+        async def known() -> Stream:
+            reader, writer = await connect()
+            self.opened.add(writer)
+            return reader, writer
+
+        connector.open_connection = known
 
     meter: ClassVar[Meter]
     dht: ClassVar[Allowance]
@@ -147,6 +168,7 @@ async def launch(
         )
     except (P2PDaemonError, OSError, ValueError, asyncio.IncompleteReadError) as error:
         raise SwarmError(f"libp2p does not start: {error}") from error
+    p2p.watch_connections()
     return p2p
 
 
@@ -176,7 +198,7 @@ async def _answers(p2p: CountingP2P) -> bool:
         return False
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            await p2p._client.identify()
+            await _to_its_end(p2p, p2p._client.identify())
     except (P2PDaemonError, OSError, EOFError, TimeoutError):
         return False
     return True
@@ -225,20 +247,59 @@ def forget_finished_calls(p2p: CountingP2P) -> None:
 
 async def is_connected(p2p: CountingP2P, peer: PeerId) -> bool:
     """Whether there is a connection, whoever opened it."""
-    return any(one.peer_id.to_base58() == peer for one in await p2p.list_peers())
+    there = await _to_its_end(p2p, p2p.list_peers())
+    return any(one.peer_id.to_base58() == peer for one in there)
 
 
 async def connect(p2p: CountingP2P, peer: PeerId, addresses: Sequence[str]) -> None:
     """Dial; raises hivemind's errors."""
     dialled = [Multiaddr(address) for address in addresses]
-    await p2p._client.connect(PeerID.from_base58(peer), dialled)
+    await _to_its_end(p2p, p2p._client.connect(PeerID.from_base58(peer), dialled))
+
+
+async def open_stream(p2p: CountingP2P, peer: PeerId, name: str) -> Stream:
+    """Open a stream to this handler of a peer; raises hivemind's errors."""
+    opening = p2p.call_binary_stream_handler(PeerID.from_base58(peer), name)
+    taken = False
+
+    def close_if_late(task: asyncio.Task[Any]) -> None:
+        if not taken and not task.cancelled() and task.exception() is None:
+            task.result()[2].close()
+
+    _, reader, writer = await _to_its_end(p2p, opening, close_if_late)
+    taken = True
+    return reader, writer
+
+
+async def _to_its_end(
+    p2p: CountingP2P,
+    asked: Coroutine[Any, Any, _T],
+    late: Callable[[asyncio.Task[Any]], None] | None = None,
+) -> _T:
+    """Ask p2pd. Who waits for it may be cancelled, the question is not: hivemind would leave the
+    socket open. It ends with p2pd at the latest."""
+    task = asyncio.create_task(asked)
+    p2p.asking.add(task)
+    task.add_done_callback(p2p.asking.discard)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(late or _look_away)
+        raise
+
+
+def _look_away(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any longer; its error is nobody's."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def visible_addresses(p2p: CountingP2P) -> tuple[str, ...]:
     """Where others can dial this node, without /p2p/; loopback last."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            found = [str(one) for one in await p2p.get_visible_maddrs(latest=True)]
+            asked = _to_its_end(p2p, p2p.get_visible_maddrs(latest=True))
+            found = [str(one) for one in await asked]
     except ValueError:  # hivemind's word for none
         return ()
     bare = [one.removesuffix(f"/p2p/{p2p.peer_id.to_base58()}") for one in found]
@@ -264,6 +325,11 @@ async def shut_down(p2p: CountingP2P) -> None:
         with suppress(ProcessLookupError):
             p2p._child.kill()
         await p2p._child.wait()
+    if p2p.asking:
+        await asyncio.wait(tuple(p2p.asking), timeout=LAST_ANSWER_SECONDS)
+        tasks.extend(p2p.asking)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    for writer in tuple(p2p.opened):
+        writer.close()
