@@ -66,6 +66,8 @@ class Daemon:
         self.home = root / name
         self.log = root / f"{name}.log"
         self.cwd = cwd or root
+        self.program = [str(BIN / "demoloco-node")]
+        self.listen = LISTEN
         self.statuses: list[StatusReply] = []  # of this life
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: tuple[str, ...] = ()
@@ -78,7 +80,7 @@ class Daemon:
         self._arguments = arguments or self._arguments
         self.statuses = []
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
-        command = [*LEASH, str(BIN / "demoloco-node"), "--home", str(self.home), "--listen", LISTEN]
+        command = [*LEASH, *self.program, "--home", str(self.home), "--listen", self.listen]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--log-format", "json", *self._arguments],
@@ -214,6 +216,15 @@ class Daemon:
     # -- what it wrote -----------------------------------------------------------------------------
     def lines(self, *events: str) -> list[dict[str, Any]]:
         """The facts of each log line of this life about one of these events."""
+        return [facts for facts in self.facts() if facts.get("event") in events]
+
+    def said(self, beginning: str) -> list[str]:
+        """Each log line of this life that begins so."""
+        events = (str(facts.get("event")) for facts in self.facts())
+        return [event for event in events if event.startswith(beginning)]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """All log lines of this life."""
         with self.log.open("rb") as log:
             log.seek(self._read_from)
             text = log.read().decode(errors="replace")
@@ -221,7 +232,7 @@ class Daemon:
         for line in text.splitlines():
             with suppress(ValueError):
                 facts = json.loads(line)
-                if isinstance(facts, dict) and facts.get("event") in events:
+                if isinstance(facts, dict):
                     found.append(facts)
         return found
 
