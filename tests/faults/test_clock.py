@@ -75,6 +75,8 @@ def test_a_clock_that_is_off_is_told_when_it_begins_and_ends_and_not_all_the_tim
     assert "timedatectl set-ntp true" in line
     made.complain([ANN, BOB], AGAIN_SECONDS)
     assert len(caplog.messages) == 2
+    made.complain([], AGAIN_SECONDS)  # who is alone learns nothing new
+    assert len(caplog.messages) == 2
     for peer in (ANN, BOB):
         made.note(peer, 1_000_000, 1000.0, 1000.0)
     made.complain([ANN, BOB], AGAIN_SECONDS)

@@ -4,8 +4,8 @@ told once; each test is one claim about it."""
 from __future__ import annotations
 
 import signal
-import socket
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 
 from demoloco.node.report import ALONE
+from demoloco.store.disk import open_disk_store
+from demoloco.types import Manifest, PeerId
+from demoloco.wire import decode_manifest
 from demoloco_proto.v1.control_pb2 import StatusReply
 from tests.e2e.daemons import Daemon, World, sets, until
+from tests.faults.network import Network, make_network, p2pd_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SETTINGS = sets(inner_steps=16, evaluate_every=0, threads=1, task__depth=1, task__width=64)
 SHIFTED = Path(__file__).parent / "shifted_node.py"
@@ -27,37 +31,60 @@ SHIFTED = Path(__file__).parent / "shifted_node.py"
 class Story:
     """What was seen."""
 
+    offs: dict[str, list[str]] = field(default_factory=dict)  # lines about clocks
     p2pd_lines: list[str] = field(default_factory=list)
     p2pd_addresses: list[list[str]] = field(default_factory=list)
     left_out: list[int] = field(default_factory=list)  # before and after p2pd died
     lost_why: str = ""
     rounds_while_stopped: int = 0
+    parted: list[int] = field(default_factory=list)  # rounds that each side made alone
+    undone: int = 0
+    parted_words: list[str] = field(default_factory=list)
+    learnt: dict[str, list[int]] = field(default_factory=dict)  # before and after the healing
+    told: dict[str, dict[str, int]] = field(default_factory=dict)  # node → head → samples told
     moved: list[list[str]] = field(default_factory=list)  # addresses before and after
-    offs: dict[str, list[str]] = field(default_factory=dict)  # lines about clocks
     behind_took_rounds: int = 0
-    alone: list[dict[str, Any]] = field(default_factory=list)
-    committed: list[dict[str, Any]] = field(default_factory=list)
-    last_member_went: int = 0
+    after_the_last_went: list[dict[str, Any]] = field(default_factory=list)
     noted_away: list[str] = field(default_factory=list)
     no_longer: list[str] = field(default_factory=list)
-    together: StatusReply | None = None
+    peers: dict[str, str] = field(default_factory=dict)  # node → peer id
+    chains: dict[str, list[Manifest]] = field(default_factory=dict)  # on disk, oldest first
 
 
 @pytest.fixture(scope="module")
-def story(place: World) -> Story:
+def network() -> Iterator[Network]:
+    with closing(make_network()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def story(network: Network, place: World) -> Story:
     told = Story()
-    first, second, third = (place.daemon(name) for name in ("first", "second", "third"))
+    nodes = first, second, third = [place.daemon(name) for name in ("first", "second", "third")]
+    network.join(first)
+    network.join(second)
+    network.join(third, *shifted("60"))
     first.start(*SETTINGS)
     for node in (second, third):
         node.start("--peers", first.address, *sets(threads=1))
-    for node in (first, second, third):
+    for node in nodes:
         contributes(node, 2)
+    told.offs = {"ahead": third.said("clock=off"), "right": first.said("clock=off")}
+    told.peers = {node.name: node.status.peer_id for node in nodes}
     _p2pd_dies(told, second)
     _one_hangs(told, first, second, third)
-    _a_clock_ahead_and_another_port(told, first, third)
-    _a_clock_behind(told, first, third)
+    _parted(told, network, nodes)
+    _another_port_and_an_earlier_clock(told, network, first, third)
     _seeds_gone(told, first, second, third)
+    for node in nodes:
+        if node.alive():
+            node.kill()
+        told.chains[node.name] = chain_on_disk(node)
     return told
+
+
+def shifted(seconds: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", str(SHIFTED), seconds)
 
 
 def contributes(node: Daemon, times: int = 1) -> StatusReply:
@@ -68,8 +95,7 @@ def contributes(node: Daemon, times: int = 1) -> StatusReply:
 
 def _p2pd_dies(told: Story, node: Daemon) -> None:
     before = node.status
-    (p2pd,) = [process for process in node.family() if process.name() == "p2pd"]
-    p2pd.send_signal(signal.SIGKILL)
+    p2pd_of(node).send_signal(signal.SIGKILL)
     until(lambda: node.said("p2pd=restarted"), 60.0, "p2pd is rebuilt")
     after = contributes(node, 3)
     told.p2pd_lines = node.said("p2pd=")
@@ -92,52 +118,60 @@ def _one_hangs(told: Story, first: Daemon, second: Daemon, hung: Daemon) -> None
     contributes(hung)
 
 
-def _a_clock_ahead_and_another_port(told: Story, first: Daemon, odd: Daemon) -> None:
-    old = odd.address
-    peer, port = odd.status.peer_id, int(old.split("/")[4])
+def _parted(told: Story, network: Network, nodes: list[Daemon]) -> None:
+    first, _, alone = nodes
+    network.cut(alone)
+    until(lambda: alone.said("alone"), 60.0, "the one that is cut off says that it is alone")
+    since = [first.status.round, alone.status.round]
+    for node in (first, alone):
+        node.wait_for_round(node.status.round + 3)
+    told.parted = [first.status.round - since[0], alone.status.round - since[1]]
+    before = {node.name: learnt(node.status) for node in nodes}
+    network.mend(alone)
+    until(lambda: left_a_chain(nodes), 90.0, "one side takes the other's chain")
+    for node in nodes:
+        contributes(node, 2)
+    told.parted_words = left_a_chain(nodes)
+    told.undone = max(len(node.lines("round undone")) for node in nodes)
+    for node in nodes:
+        at_least = before[node.name]
+        after = node.wait_for(lambda status, least=at_least: learnt(status) >= least)
+        told.learnt[node.name] = [at_least, learnt(after)]
+        told.told[node.name] = {}
+        for status in node.statuses:  # the first with a head: then it and the figures agree
+            told.told[node.name].setdefault(status.head, status.samples_told)
+
+
+def learnt(status: StatusReply) -> int:
+    return int(status.samples_told + status.samples_owed)
+
+
+def left_a_chain(nodes: list[Daemon]) -> list[str]:
+    return [line for node in nodes for line in node.said("left ") if "lighter chain" in line]
+
+
+def _another_port_and_an_earlier_clock(
+    told: Story, network: Network, first: Daemon, odd: Daemon
+) -> None:
+    """Its clock is two minutes earlier than in the last life, so its words are older than those
+    that the others have."""
+    before, peer = list(odd.status.addresses), odd.status.peer_id
     odd.kill()
-    with closing(taken(port)):
-        odd.program = [sys.executable, "-P", str(SHIFTED), "60"]
+    with network.hold_port(odd, before[0]) as holder:
+        network.join(odd, *shifted("-60"))
         odd.start()
-        contributes(odd, 2)
-    told.moved = [[old], [f"{one}/p2p/{peer}" for one in addresses_of(first, peer)]]
-    told.moved.append(list(odd.status.addresses))
-    told.offs["ahead"] = odd.said("clock=off")
-    told.offs["right"] = first.said("clock=off")
-
-
-def taken(port: int) -> socket.socket:
-    """Somebody else listens there now."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-    def bound() -> bool:
-        try:
-            made.bind(("127.0.0.1", port))
-        except OSError:  # the p2pd of the killed node is not gone yet
-            return False
-        made.listen()
-        return True
-
-    until(bound, 20.0, f"port {port} is free")
-    return made
+        odd.ready()
+        began = first.status.round
+        contributes(odd)
+        told.behind_took_rounds = first.status.round - began
+        holder.communicate()
+    known = [f"{one}/p2p/{peer}" for one in addresses_of(first, peer)]
+    told.moved = [before, known, list(odd.status.addresses)]
+    told.offs["behind"] = until(lambda: odd.said("clock=off"), 30.0, "it says that it is off")
 
 
 def addresses_of(node: Daemon, peer: str) -> list[str]:
     return next(list(one.addresses) for one in node.status.members if one.peer_id == peer)
-
-
-def _a_clock_behind(told: Story, first: Daemon, odd: Daemon) -> None:
-    """Two minutes earlier than in the last life: its words are older than those that others
-    have."""
-    odd.kill()
-    odd.program[-1] = "-60"
-    odd.start()
-    odd.ready()
-    began = first.status.round
-    contributes(odd)
-    told.behind_took_rounds = first.status.round - began
-    told.offs["behind"] = until(lambda: odd.said("clock=off"), 30.0, "it says that it is off")
 
 
 def _seeds_gone(told: Story, first: Daemon, second: Daemon, left: Daemon) -> None:
@@ -146,16 +180,24 @@ def _seeds_gone(told: Story, first: Daemon, second: Daemon, left: Daemon) -> Non
     until(lambda: left.said("alone"), 60.0, "it says that it is alone")
     left.wait_for_round(left.status.round + 2)
     facts = left.facts()
-    told.alone = [one for one in facts if str(one.get("event")).startswith("alone")]
     went = [number for number, one in enumerate(facts) if one.get("event") == "member went"]
-    told.committed = [one for one in facts[went[-1] :] if one.get("event") == "round committed"]
-    order = [str(one.get("event")) for one in facts[went[-1] :]]
-    told.last_member_went = order.index(ALONE)
+    told.after_the_last_went = facts[went[-1] + 1 :]
     second.start()  # its only seed is still gone
-    told.together = left.wait_for(lambda status: len(status.members) == 2)
+    left.wait_for(lambda status: len(status.members) == 2)
     contributes(second)
     told.noted_away = second.said("seed=away")
     told.no_longer = left.said("no longer alone")
+
+
+def chain_on_disk(node: Daemon) -> list[Manifest]:
+    store = open_disk_store(node.home)
+    try:
+        head = store.head()
+        assert head is not None
+        sealed = store.manifests(head.digest, 1000)
+    finally:
+        store.close()
+    return [decode_manifest(one, lambda *_: True) for one in reversed(sealed)]
 
 
 # -- p2pd ------------------------------------------------------------------------------------------
@@ -177,10 +219,38 @@ def test_a_node_that_hangs_is_lost_and_the_others_go_on(story: Story) -> None:
     assert story.rounds_while_stopped >= 3
 
 
+# -- two halves ------------------------------------------------------------------------------------
+def test_both_sides_of_a_partition_train_on(story: Story) -> None:
+    assert min(story.parted) >= 3
+
+
+def test_where_they_meet_the_heavier_chain_wins_and_one_line_says_so(story: Story) -> None:
+    (line,) = story.parted_words
+    assert line.startswith(f"left {story.undone} round(s) of a lighter chain for")
+    rounds = [{m.round: m.digest for m in chain} for chain in story.chains.values()]
+    common = set.intersection(*(set(one) for one in rounds))
+    assert len(common) > 6
+    assert all(len({one[number] for one in rounds}) == 1 for number in common)
+
+
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_what_a_node_learnt_on_either_side_is_told_or_owed(story: Story, name: str) -> None:
+    before, after = story.learnt[name]
+    assert after >= before
+    on_chain, heads = 0, {}
+    for manifest in story.chains[name]:
+        entry = manifest.entry_of(PeerId(story.peers[name]))
+        on_chain += entry.samples if entry is not None else 0
+        heads[manifest.digest.hex()] = on_chain
+    seen = {head: told for head, told in story.told[name].items() if head in heads}
+    assert len(seen) > 6
+    assert seen == {head: heads[head] for head in seen}
+
+
 # -- addresses and clocks --------------------------------------------------------------------------
 def test_a_node_whose_port_was_taken_is_found_at_another(story: Story) -> None:
     before, as_others_know, after = story.moved
-    assert after != before
+    assert not set(after) & set(before)
     assert set(as_others_know) == set(after)
 
 
@@ -196,18 +266,20 @@ def test_a_node_whose_clock_went_back_takes_part_within_two_rounds(story: Story)
 
 
 # -- nobody left -----------------------------------------------------------------------------------
-def test_a_node_that_is_left_alone_says_so_once_and_within_one_round(story: Story) -> None:
-    assert [one["event"] for one in story.alone] == [ALONE]
-    assert story.alone[0]["level"] == "warning"
-    assert story.last_member_went == 1  # the line after the last member went
+def test_a_node_that_is_left_alone_says_so_at_once_and_once(story: Story) -> None:
+    events = [one["event"] for one in story.after_the_last_went]
+    assert events.count(ALONE) == 1
+    assert events.index(ALONE) == 0
+    assert story.after_the_last_went[0]["level"] == "warning"
 
 
 def test_a_node_that_is_left_alone_trains_on(story: Story) -> None:
-    assert len(story.committed) >= 2
-    assert {one["packets"] for one in story.committed} == {1}
+    lines = story.after_the_last_went
+    rounds = [one for one in lines if one["event"] == "round committed"]
+    assert len(rounds) >= 2
+    assert {one["packets"] for one in rounds} == {1}
 
 
 def test_a_node_whose_seeds_are_all_gone_meets_those_that_it_noted(story: Story) -> None:
-    assert story.together is not None
-    assert story.no_longer == ["no longer alone"]
+    assert story.no_longer
     assert any("it is dialled for ever" in line for line in story.noted_away)

@@ -47,6 +47,9 @@ class Clocks:
 
     def complain(self, members: Iterable[PeerId], now: float) -> None:
         """Tell the operator if the clock is off: when it begins, then every ten minutes."""
+        members = tuple(members)
+        if not any(peer in self._ahead for peer in members):
+            return
         ahead = self.ahead_seconds(members)
         if abs(ahead) < OFF_SECONDS:
             if self._said is not None:

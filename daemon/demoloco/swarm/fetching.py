@@ -1,19 +1,20 @@
 """Fetching a blob: holder after holder, going on where the last one stopped.
 
 Rule: a holder that lies is not asked for that blob again, one that is slow is asked last for a
-while; one that is away or busy may be asked once more.
+while; one that is busy may be asked once more, and nobody who is no member at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm.calls import decode_chunk, encode_blob_request
+from demoloco.swarm.roster import Roster
 from demoloco.swarm.service import BUSY
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.timing import Timing
@@ -45,8 +46,16 @@ class _Search:
     hopeless: set[PeerId] = field(default_factory=set)
     reasons: dict[PeerId, str] = field(default_factory=dict)
 
-    def left(self) -> list[PeerId]:
-        return [peer for peer in self.holders if peer not in self.hopeless]
+    def left(self, members: Roster) -> Iterator[PeerId]:
+        """One after the other, as long as each is still a member when its turn comes: to wait for
+        one that is away would hold up the node, and one that comes back is asked again."""
+        for peer in self.holders:
+            if peer in self.hopeless:
+                continue
+            if peer in members:
+                yield peer
+            else:
+                self.reasons.setdefault(peer, "it is no member now")
 
     @property
     def told(self) -> str:
@@ -110,7 +119,7 @@ class Fetcher:
         seconds = self._timing.transfer_seconds + slowest
         deadline = self._standing.now() + seconds
         for number in range(MAX_PASSES):
-            for holder in search.left():
+            for holder in search.left(self._standing.roster):
                 self._check_may_go_on(transfer, holder, search)
                 try:
                     async with aclosing(self._from(holder, transfer, packet)) as pieces:
@@ -123,7 +132,7 @@ class Fetcher:
                     return
                 except (PacketError, Refused, Unreachable) as error:
                     self._learn(blob, holder, error, search)
-            if not search.left():
+            if not any(search.left(self._standing.roster)):
                 break
             await asyncio.sleep(PAUSE_SECONDS * 2**number * self._standing.rng.uniform(0.5, 1.5))
         raise SwarmError(f"no holder delivered blob {short(blob.digest)} ({search.told})")
@@ -154,10 +163,12 @@ class Fetcher:
         if isinstance(error, Refused) and str(error) != BUSY:
             search.hopeless.add(holder)
         if isinstance(error, Unreachable) and error.fault in (Fault.SLOW, Fault.TIMEOUT):
+            if holder not in self._slow:
+                told = "holder=slow peer=%s why=%s; others are asked first"
+                log.warning(told, short(holder), error)
             self._slow[holder] = self._standing.now() + LAST_SECONDS
             if error.fault is Fault.SLOW:
                 search.hopeless.add(holder)
-            log.warning("holder=slow peer=%s why=%s; others are asked first", short(holder), error)
 
     async def _from(
         self, holder: PeerId, transfer: Transfer, packet: bool
