@@ -45,9 +45,12 @@ def test_the_median_clock_is_right() -> None:
     assert made.ahead_seconds([PeerId("who")]) == 0.0
 
 
-def test_of_two_clocks_nobody_can_say_which_is_wrong() -> None:
+def test_of_two_clocks_nobody_can_say_which_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
     assert clocks(ann=60.0).ahead_seconds([ANN]) == pytest.approx(60.0)
-    assert clocks(ann=-60.0).ahead_seconds([ANN]) == pytest.approx(-60.0)
+    made = clocks(ann=-60.0)
+    assert made.ahead_seconds([ANN]) == pytest.approx(-60.0)
+    made.complain([ANN], 0.0)
+    assert "behind the only other member's, and one of the two is wrong" in caplog.messages[0]
 
 
 def test_an_answer_that_was_long_under_way_tells_no_time() -> None:

@@ -258,7 +258,7 @@ def test_a_clock_that_is_off_costs_nothing_and_is_told(story: Story) -> None:
     assert "seconds=60 why=this machine's clock is ahead of" in story.offs["ahead"][0]
     assert "seconds=60 why=this machine's clock is behind" in story.offs["behind"][0]
     assert "timedatectl set-ntp true" in story.offs["ahead"][0]
-    assert story.offs["right"] == []
+    assert all("the only other member's" in line for line in story.offs["right"])  # at first
 
 
 def test_a_node_whose_clock_went_back_takes_part_within_two_rounds(story: Story) -> None:

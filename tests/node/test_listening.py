@@ -15,24 +15,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_last_port_is_asked_for_again() -> None:
+async def test_the_last_port_is_asked_for_again() -> None:
     port = free_port()
     last = [f"/ip4/127.0.0.1/tcp/{port}", f"/ip4/10.0.0.1/tcp/{port}"]
-    assert listen_addresses([ANY], last) == (f"/ip4/0.0.0.0/tcp/{port}",)
+    assert await listen_addresses([ANY], last) == (f"/ip4/0.0.0.0/tcp/{port}",)
 
 
-def test_a_port_that_another_has_by_now_is_not() -> None:
+async def test_a_port_that_another_has_by_now_is_not() -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
         last = [f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"]
-        assert listen_addresses([ANY], last) == (ANY,)
+        assert await listen_addresses([ANY], last) == (ANY,)
 
 
-def test_a_port_that_the_user_names_stays() -> None:
+async def test_a_port_that_the_user_names_stays() -> None:
     wished = ["/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/0/quic"]
-    assert listen_addresses(wished, [f"/ip4/127.0.0.1/tcp/{free_port()}"]) == tuple(wished)
+    assert await listen_addresses(wished, [f"/ip4/127.0.0.1/tcp/{free_port()}"]) == tuple(wished)
 
 
-def test_without_a_last_start_any_port_is_good() -> None:
-    assert listen_addresses([ANY], []) == (ANY,)
+async def test_without_a_last_start_any_port_is_good() -> None:
+    assert await listen_addresses([ANY], []) == (ANY,)

@@ -57,9 +57,13 @@ class Clocks:
             self._said = None
         elif self._said is None or now >= self._said + AGAIN_SECONDS:
             self._said = now
+            whose = "the other members'"
+            if sum(peer in self._ahead for peer in members) == 1:
+                whose = "the only other member's, and one of the two is wrong"
             log.warning(
-                "clock=off seconds=%.0f why=this machine's clock is %s the other members'; rounds"
-                " go on all the same, but set it: timedatectl set-ntp true",
+                "clock=off seconds=%.0f why=this machine's clock is %s %s; rounds go on all the"
+                " same, but set it: timedatectl set-ntp true",
                 abs(ahead),
                 "ahead of" if ahead > 0 else "behind",
+                whose,
             )
