@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -318,18 +318,35 @@ async def test_a_knock_tells_where_nobody_listens() -> None:
     assert raised.value.fault is Fault.REFUSED
 
 
-async def test_a_seed_that_comes_back_is_reached_at_the_next_dial(lab: HivemindLab) -> None:
-    """libp2p alone would not try for 14 seconds after five vain dials, and for minutes later."""
+async def test_libp2p_is_not_asked_to_dial_where_nobody_listens(
+    lab: HivemindLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each vain dial makes it wait longer before it tries at all: five seconds, six, nine, 14, 21
+    … five minutes."""
+    dials = 0
+    connect = p2pd.connect
+
+    async def counted(p2p: p2pd.CountingP2P, peer: PeerId, addresses: Sequence[str]) -> None:
+        nonlocal dials
+        dials += 1
+        await connect(p2p, peer, addresses)
+
+    monkeypatch.setattr(p2pd, "connect", counted)
     seed = lab.node()
     await seed.start(a_run(seed))
     address, name = seed.swarm.addresses[0], seed.address
     await seed.swarm.stop()
     node = lab.node(name)
-    await node.start(a_run(seed))
-    for _ in range(8):
-        with pytest.raises(Unreachable):
+    await node.start()
+    await until(lambda: seed.peer in node.swarm.transport._faults)  # one vain dial
+    dials = 0
+    for _ in range(5):
+        with pytest.raises(Unreachable) as raised:
             await node.swarm.transport.connect(seed.peer, [address], 3.0)
-        await asyncio.sleep(0.1)
+        assert raised.value.fault is Fault.REFUSED
+    assert dials == 0
     again = lab.node(identity=seed.swarm._identity, address=address)
-    await again.swarm.start(again.emit, again.shelf)
-    await until(lambda: again.peer in node.swarm.transport._met)
+    await again.start(a_run(seed))
+    node.swarm.enter(a_run(seed))
+    node.say(a_run(seed))
+    await node.hears(MemberSeen, lambda e: e.member.peer == again.peer)
