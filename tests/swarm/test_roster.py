@@ -72,13 +72,15 @@ def test_silence_is_measured_from_the_last_sign_of_life() -> None:
     assert PeerId("stranger") not in roster
 
 
-def test_refusals_are_counted_in_a_row() -> None:
+def test_refusals_are_measured_from_the_first_in_a_row() -> None:
     roster = Roster(ME)
-    assert roster.refused(ANN) == 0
+    assert roster.refused(ANN, now=1.0) == 0.0
     taken(roster, words(ANN, 1))
-    assert [roster.refused(ANN), roster.refused(ANN)] == [1, 2]
-    roster.answered(ANN, now=1.0)
-    assert roster.refused(ANN) == 1
+    assert [roster.refused(ANN, now) for now in (1.0, 2.5, 4.0)] == [0.0, 1.5, 3.0]
+    roster.answered(ANN, now=4.5)
+    assert [roster.refused(ANN, now) for now in (5.0, 6.0)] == [0.0, 1.0]
+    taken(roster, words(ANN, 2), now=6.5)
+    assert roster.refused(ANN, now=7.0) == 0.0
 
 
 def test_only_a_member_can_be_lost() -> None:

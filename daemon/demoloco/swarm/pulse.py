@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 MAX_DIALS = 8
 """Absent peers that one round of healing dials."""
-REFUSALS_TO_LOSE = 2
 REST_SHARE = 0.25
 """The shortest time between two beats, as a share of a heartbeat."""
 
@@ -190,8 +189,10 @@ class Pulse:
                 here.lose(peer, f"refused: {error}")
         except Unreachable as error:
             self._say_if_away(peer, error)
-            if error.fault is Fault.REFUSED and here.roster.refused(peer) >= REFUSALS_TO_LOSE:
-                here.lose(peer, error.fault.value)
+            if error.fault is Fault.REFUSED:
+                lasts = here.roster.refused(peer, here.now())
+                if lasts >= self._timing.heartbeat_seconds:  # a p2pd is rebuilt sooner
+                    here.lose(peer, error.fault.value)
         except PacketError as error:
             here.drop(peer, f"its answer to a hello: {error}")
         finally:

@@ -31,7 +31,7 @@ class Row:
     member: Member
     sealed: bytes
     seen: float
-    refusals: int = 0
+    refusing_since: float | None = None
     told: dict[PeerId, int] = field(default_factory=dict)  # sequence of each record it knows
 
 
@@ -74,21 +74,23 @@ class Roster:
             self._rows[member.peer] = Row(member, sealed, now)
         else:
             row.member, row.sealed, row.seen = member, sealed, now
+            row.refusing_since = None
         self._lost.pop(member.peer, None)
         return True
 
     def answered(self, peer: PeerId, now: float) -> None:
         """A direct sign of life."""
         if row := self._rows.get(peer):
-            row.seen, row.refusals = now, 0
+            row.seen, row.refusing_since = now, None
 
-    def refused(self, peer: PeerId) -> int:
-        """Its machine is there and nobody listens; how often in a row."""
+    def refused(self, peer: PeerId, now: float) -> float:
+        """Its machine is there and nobody listens; for how many seconds without a break."""
         row = self._rows.get(peer)
         if row is None:
-            return 0
-        row.refusals += 1
-        return row.refusals
+            return 0.0
+        if row.refusing_since is None:
+            row.refusing_since = now
+        return now - row.refusing_since
 
     def lose(self, peer: PeerId) -> bool:
         """Strike it off; False if it was not on the list."""
