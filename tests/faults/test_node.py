@@ -167,7 +167,7 @@ async def test_a_disk_that_takes_no_notes_is_a_line_and_no_end(
     store.note = refuse
     swarm.known = ("/a",)
     await Acquaintances(swarm, store, disk, desk(caplog)).note()
-    assert "peers not noted" in str(caplog.records[-1].msg)
+    assert "addresses not noted" in str(caplog.records[-1].msg)
     disk.close()
 
 

@@ -42,5 +42,5 @@ class Acquaintances:
         try:
             await self._disk(self._store.note, KEY, json.dumps(known).encode())
         except StoreError as error:
-            self._report.warn("peers not noted", why=str(error))
+            self._report.warn("addresses not noted", key=KEY, why=str(error))
         self._noted = known
