@@ -89,6 +89,10 @@ class Doings:
         undo, redo = fork or ((), ())
         await self._durably(parts.ledger.adopt, head)
         await parts.stance.move(head, tuple(reversed(undo)), redo)
+        for manifest in reversed(undo):
+            parts.report.round_undone(manifest)
+        for manifest in redo:
+            parts.report.round_applied(manifest, mine_was_out=False)
         parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
         self._post(ev.Applied(head, fingerprint))
 
