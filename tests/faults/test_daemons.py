@@ -171,13 +171,16 @@ def _another_port_and_an_earlier_clock(
         contributes(odd)
         told.behind_took_rounds = first.status.round - began
         holder.communicate()
-    known = [f"{one}/p2p/{peer}" for one in addresses_of(first, peer)]
+    news = first.wait_for(lambda status: before[0] not in full_addresses(status, peer))
+    known = full_addresses(news, peer)
     told.moved = [before, known, list(odd.status.addresses)]
     told.offs["behind"] = until(lambda: odd.said("clock=off"), 30.0, "it says that it is off")
 
 
-def addresses_of(node: Daemon, peer: str) -> list[str]:
-    return next(list(one.addresses) for one in node.status.members if one.peer_id == peer)
+def full_addresses(status: StatusReply, peer: str) -> list[str]:
+    """Where it knows this peer to be."""
+    found = (one.addresses for one in status.members if one.peer_id == peer)
+    return [f"{one}/p2p/{peer}" for addresses in found for one in addresses]
 
 
 def _seeds_gone(told: Story, first: Daemon, second: Daemon, left: Daemon) -> None:

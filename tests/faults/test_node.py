@@ -20,7 +20,7 @@ from demoloco.node.listening import listen_addresses
 from demoloco.node.report import ALONE, SILENT_SECONDS, Report
 from demoloco.store.memory import MemoryStore
 from demoloco.swarm.port import MemberLost, MemberSeen, OffersHeard, Traffic
-from demoloco.types import Manifest
+from demoloco.types import Manifest, Phase
 from tests.node.cluster import cluster
 from tests.wire.values import DRAFT, ME, MEMBER, OFFER, OTHER, name
 
@@ -114,7 +114,7 @@ async def test_nobody_fills_the_inbox(tmp_path: Path) -> None:
         (node,) = await made.found(1)
         await made.all_reach(1)
         driver, run = node.driver, node.run.digest
-        member = replace(MEMBER, run=run, peer=OTHER.peer_id, head=None)
+        member = replace(MEMBER, run=run, peer=OTHER.peer_id, head=None, phase=Phase.JOINING)
         before = driver._inbox.qsize()
         for number in range(5_000):
             driver.hear_swarm(MemberSeen(replace(member, sequence=number + 1)))
