@@ -21,7 +21,7 @@ PROTOS := $(wildcard proto/demoloco_proto/v1/*.proto)
 SERVICES := $(shell grep -l '^service' $(PROTOS))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint pytest sim proto check-proto lock clean
+.PHONY: help setup run test lint pytest faults sim proto check-proto lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -50,6 +50,9 @@ lint: setup  ## style, types, layers
 
 pytest: setup  ## all tests; ARGS='-k name' for some
 	$(BIN)/python -m pytest $(ARGS)
+
+faults: setup  ## real daemons through partitions, stopped peers, lost seeds (minutes; root: namespaces)
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 SEEDS ?= 1000
 sim: setup  ## play SEEDS=1000 seeded schedules of trouble in the simulator (FIRST=0)
