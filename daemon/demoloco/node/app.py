@@ -34,6 +34,7 @@ from demoloco.rounds import events as ev
 from demoloco.settings import Settings
 from demoloco.store.disk import DiskStore, open_disk_store
 from demoloco.store.port import Store
+from demoloco.swarm.addresses import is_loopback
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.port import Swarm, SwarmEvent
 from demoloco.worker.process import ProcessWorker
@@ -223,7 +224,7 @@ def _noted_list(store: DiskStore, key: str) -> tuple[str, ...]:
 
 def _best(addresses: tuple[str, ...]) -> str:
     """The address to show: one that other machines reach, if there is one."""
-    far = [one for one in addresses if not one.startswith(("/ip4/127.", "/ip6/::1/"))]
+    far = [one for one in addresses if not is_loopback(one)]
     return (far or list(addresses) or ["<no address>"])[0]
 
 

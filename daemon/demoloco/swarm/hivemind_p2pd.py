@@ -24,6 +24,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from demoloco.bounds import MAX_ADDRESSES
 from demoloco.errors import SwarmError
+from demoloco.swarm.addresses import is_loopback
 from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.transport import Meter
 from demoloco.types import PeerId
@@ -303,7 +304,7 @@ async def visible_addresses(p2p: CountingP2P) -> tuple[str, ...]:
     except ValueError:  # hivemind's word for none
         return ()
     bare = [one.removesuffix(f"/p2p/{p2p.peer_id.to_base58()}") for one in found]
-    bare.sort(key=lambda address: address.startswith(("/ip4/127.", "/ip6/::1/")))
+    bare.sort(key=is_loopback)
     return tuple(dict.fromkeys(bare))[:MAX_ADDRESSES]
 
 
