@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.daemons import World, world
+from benchmarks.daemons import World, world
 
 HERE = Path(__file__).parent
 

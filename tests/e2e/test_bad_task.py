@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.daemons import World, sets
+from benchmarks.daemons import World, sets
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.daemons import World, await_end, sets, until, world
+from benchmarks.daemons import World, await_end, sets, until, world
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.e2e.daemons import World, sets
+from benchmarks.daemons import World, sets
 
 pytestmark = pytest.mark.timeout(300)
 

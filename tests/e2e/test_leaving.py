@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from benchmarks.daemons import Daemon, Moment, World, await_end, sets, until
 from demoloco_proto.v1.control_pb2 import StatusReply
-from tests.e2e.daemons import Daemon, Moment, World, await_end, sets, until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.daemons import LISTEN, Daemon, World, await_end, sets
+from benchmarks.daemons import LISTEN, Daemon, World, await_end, sets
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.daemons import START_SECONDS, Daemon, World, await_end, sets, together, until
 from demoloco_proto.v1.control_pb2 import StatusReply
-from tests.e2e.daemons import START_SECONDS, Daemon, World, await_end, sets, together, until
 
 pytestmark = pytest.mark.timeout(300)
 

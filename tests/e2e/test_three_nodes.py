@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.daemons import (
+from benchmarks.daemons import (
     START_SECONDS,
     Daemon,
     Moment,

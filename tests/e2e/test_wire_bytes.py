@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
+from benchmarks.daemons import World, sets
 from demoloco_proto.v1.control_pb2 import StatusReply
-from tests.e2e.daemons import World, sets
 from tests.e2e.tap import Tap, tap
 
 pytestmark = pytest.mark.timeout(300)

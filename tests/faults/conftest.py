@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.daemons import World, world
+from benchmarks.daemons import World, world
 
 
 @pytest.fixture(scope="module")

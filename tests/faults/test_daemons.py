@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cables import Network, make_network, p2pd_of
+from benchmarks.daemons import Daemon, World, sets, until
 from demoloco.node.report import ALONE
 from demoloco.store.disk import open_disk_store
 from demoloco.types import Manifest, PeerId
 from demoloco.wire import decode_manifest
 from demoloco_proto.v1.control_pb2 import StatusReply
-from tests.e2e.daemons import Daemon, World, sets, until
-from tests.faults.network import Network, make_network, p2pd_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 

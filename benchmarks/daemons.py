@@ -1,5 +1,5 @@
-"""Real daemons on this machine, for tests: started by their console script, watched over their
-control sockets, ended by their process ids.
+"""Real daemons on this machine, for benchmarks and tests: started by their console script, watched
+over their control sockets, ended by their process ids.
 
 Rule: nothing here waits by sleeping for a fixed time; every wait is for a fact, has a deadline, and
 fails at once when the process that should bring the fact about is gone. A world leaves nothing
@@ -32,7 +32,7 @@ BIN = Path(sys.executable).parent
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 MARK = "E2E_WORLD"
 LEASH = (sys.executable, "-m", "demoloco_client.leash", str(os.getpid()))
-"""Nothing outlives the tests, also when those are killed: the kernel tells the nodes to leave."""
+"""Nothing outlives this program, also when it is killed: the kernel tells the nodes to leave."""
 
 START_SECONDS = 90.0
 ORPHAN_SECONDS = 20.0
@@ -94,6 +94,11 @@ class Daemon:
         threading.Thread(target=self._follow, args=(self._process,), daemon=True).start()
         return self
 
+    def start_again(self) -> Daemon:
+        """Begin a life as a supervisor does: with nothing but where it lives."""
+        self._arguments = ()
+        return self.start()
+
     @property
     def pid(self) -> int:
         assert self._process is not None, f"{self.name} was never started"
@@ -149,6 +154,12 @@ class Daemon:
     def status(self) -> StatusReply:
         """The newest word of this life."""
         return self.statuses[-1]
+
+    def newest(self) -> StatusReply | None:
+        """The newest word of this life, or None yet; those before it are forgotten."""
+        with self._news:
+            del self.statuses[:-1]
+            return self.statuses[0] if self.statuses else None
 
     def wait_for(
         self, claim: Callable[[StatusReply], bool], seconds: float = START_SECONDS

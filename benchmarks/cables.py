@@ -1,4 +1,4 @@
-"""A network of a test's own around real daemons, that can be cut.
+"""A network around real daemons that can be cut: for benchmarks and tests.
 
 Rule: where root allows it, each daemon has a network namespace and a cable to one bridge, and a cut
 cable swallows what is sent, as a broken router does. Elsewhere all listen on loopback, and a cut
@@ -8,6 +8,7 @@ left behind.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from typing import Protocol
 
 import psutil
 
-from tests.e2e.daemons import BIN, Daemon, until
+from benchmarks.daemons import BIN, Daemon, until
 
 HOLDER = (
     "import socket, sys, time; s = socket.socket();"
@@ -30,8 +31,11 @@ HOLDER = (
 )
 
 
+_NUMBERS = itertools.count()
+
+
 class Network(Protocol):
-    """What a test needs of it."""
+    """What the one who cuts needs of it."""
 
     def join(self, daemon: Daemon, *program: str) -> None:
         """From its next life on the daemon runs this program in here."""
@@ -61,7 +65,7 @@ def make_network() -> Network:
 
 class NamespaceNetwork:
     def __init__(self) -> None:
-        self._mark = f"dml{os.getpid()}"
+        self._mark = f"dml{os.getpid()}n{next(_NUMBERS)}"
         self._hub = f"{self._mark}hub"
         self._spaces: dict[str, str] = {}
         self.works = self._lay()
