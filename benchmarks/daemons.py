@@ -3,7 +3,8 @@ over their control sockets, ended by their process ids.
 
 Rule: nothing here waits by sleeping for a fixed time; every wait is for a fact, has a deadline, and
 fails at once when the process that should bring the fact about is gone. A world leaves nothing
-behind: no directory, and no process whose environment bears the world's mark.
+behind: no directory, and no process whose environment bears the world's mark. At its end each node
+is held against the law: learnt = told + owed, in each status of each life.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from benchmarks.law import Law
 from demoloco_client.sdk import ClientError, NodeClient
 from demoloco_proto.v1.control_pb2 import StatusReply
 
@@ -69,6 +71,7 @@ class Daemon:
         self.program = [str(BIN / "demoloco-node")]
         self.listen = LISTEN
         self.statuses: list[StatusReply] = []  # of this life
+        self.law = Law(name)
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: tuple[str, ...] = ()
         self._news = threading.Condition()
@@ -78,6 +81,7 @@ class Daemon:
     def start(self, *arguments: str) -> Daemon:
         """Begin a life; without arguments the same as the last one."""
         self._arguments = arguments or self._arguments
+        self.hold_to_the_law()
         self.statuses = []
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         command = [*LEASH, *self.program, "--home", str(self.home), "--listen", self.listen]
@@ -133,6 +137,11 @@ class Daemon:
         self.signal(signal.SIGKILL)
         assert self.exit_code(30.0) == -signal.SIGKILL
         return family
+
+    def hold_to_the_law(self) -> None:
+        """Once a life, at its end."""
+        if self._process is not None:
+            self.law.check(tuple(self.statuses), self.facts())
 
     # -- what it says ------------------------------------------------------------------------------
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
@@ -315,8 +324,12 @@ class World:
         for process in survivors:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        for daemon in self.daemons:
+            daemon.hold_to_the_law()
         shutil.rmtree(self.root, ignore_errors=True)
         assert not survivors, f"left behind: {survivors}"
+        breaches = [breach for daemon in self.daemons for breach in daemon.law.breaches]
+        assert not breaches, f"learnt is not told and owed: {breaches[:8]}"
 
 
 def await_end(

@@ -83,7 +83,8 @@ def _lines(reply: StatusReply) -> Iterable[tuple[str, str]]:
     yield (
         "told",
         f"{reply.rounds_contributed} rounds in, {reply.rounds_left_out} left out   "
-        f"{count(reply.samples_told)} samples told, {count(reply.samples_owed)} owed",
+        f"{count(reply.samples_learnt)} samples learnt: {count(reply.samples_told)} told, "
+        f"{count(reply.samples_owed)} owed",
     )
     if reply.counters:
         yield "counts", ", ".join(f"{name} {n}" for name, n in sorted(reply.counters.items()))

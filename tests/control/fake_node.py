@@ -59,6 +59,7 @@ FULL = Status(
     rounds_left_out=1,
     samples_told=9600,
     samples_owed=496,
+    samples_learnt=10_096,
     counters={"worker_restarts": 1, "packets_dropped": 2},
     packet_bytes_received=410_000,
     packets_received=10,

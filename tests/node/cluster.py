@@ -67,15 +67,19 @@ RUN: dict[str, Any] = {
 
 
 class LoudFeed(Feed):
-    """Tells the cluster of every change."""
+    """Tells the cluster of every change, and notes where learnt is not told + owed."""
 
-    def __init__(self, news: asyncio.Event) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__()
-        self._news = news
+        self._cluster = cluster
 
     def update(self, **changes: Any) -> None:
         super().update(**changes)
-        self._news.set()
+        self._cluster.news.set()
+        now = self.status
+        if now.samples_learnt != now.samples_told + now.samples_owed:
+            figures = now.samples_learnt, now.samples_told, now.samples_owed
+            self._cluster.breaches.append((now.round, *figures))
 
 
 class ClusterNode:
@@ -99,7 +103,7 @@ class ClusterNode:
         """Come up as `app.py` does."""
         self.config = replace(self.config, peers=seeds, **config)
         self.home.mkdir(exist_ok=True)
-        self.feed = LoudFeed(self.cluster.news)
+        self.feed = LoudFeed(self.cluster)
         held, self._held = AsyncExitStack(), AsyncExitStack()
         async with held:
             store: Store = self.cluster.make_store(self.home)
@@ -272,6 +276,7 @@ class Cluster:
         RunConfig(**self.settings.run)
         self.news = asyncio.Event()
         self.nodes: list[ClusterNode] = []
+        self.breaches: list[tuple[int, ...]] = []  # of the law: round, learnt, told, owed
         self.make_store: Callable[[Path], Store] = lambda home: open_disk_store(home)
 
     def node(self) -> ClusterNode:
@@ -324,3 +329,4 @@ async def cluster(folder: Path, timing: Timing = TIMING, **run: Any) -> AsyncIte
     left = {task for task in asyncio.all_tasks() - before if not task.done()}
     assert left == set()
     assert unheard == []
+    assert made.breaches == []

@@ -32,7 +32,7 @@ from demoloco.worker.port import (
 )
 
 DESCRIBED = Described(layout=b"[]", defaults={}, device="cpu", unit="lines")
-SAVED = Saved(head=b"h", seconds=0.1, size=1)
+SAVED = Saved(head=b"h", seconds=0.1, size=1, learnt=0)
 SAVE = SaveCheckpoint(directory=Path("c"), agreed=Path("a"), head=b"h")
 
 
@@ -99,7 +99,7 @@ async def test_an_answer_goes_to_who_asked_all_else_to_who_listens() -> None:
     assert await desk.crew.describe("lm", {}, 0) == DESCRIBED
     await desk.crew.begin(RunConfig())
     desk.crew.listen(desk.heard.append)
-    trained = Trained(round=Round(1), steps=1, samples=1, loss=0.0)
+    trained = Trained(round=Round(1), steps=1, samples=1, loss=0.0, learnt=1)
     desk.worker.emit(trained)
     desk.worker.emit(SAVED)
     assert desk.heard == [trained, SAVED]

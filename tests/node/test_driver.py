@@ -336,7 +336,7 @@ async def test_a_fallen_worker_is_lost_then_comes_again(desk: Desk) -> None:
     desk.crew.hear(Died(why="killed"))
     await desk.script.hears(ev.WorkerCame)
     kinds = [type(event) for event in desk.script.heard]
-    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerCame]
+    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerLost, ev.WorkerCame]
     assert desk.crew.restarts == 1
     await desk.stop()
 
@@ -348,12 +348,13 @@ async def test_a_worker_that_falls_while_it_is_revived_is_revived_once_more(desk
     desk.crew.hear(Died(why="killed again"))
     await desk.script.hears(ev.WorkerCame)
     kinds = [type(event) for event in desk.script.heard]
-    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerLost, ev.WorkerCame]
+    assert kinds == [ev.Woken, *3 * [ev.WorkerLost], ev.WorkerCame]
     await desk.stop()
 
 
 @pytest.mark.parametrize(
-    "proof", [Corrected(round=Round(0)), Trained(round=Round(1), steps=1, samples=1, loss=0.0)]
+    "proof",
+    [Corrected(round=Round(0)), Trained(round=Round(1), steps=1, samples=1, loss=0.0, learnt=1)],
 )
 async def test_a_worker_that_fails_again_and_again_ends_the_node_with_the_fix(
     desk: Desk, proof: WorkerEvent
@@ -418,7 +419,7 @@ async def test_a_worker_that_lapsed_is_put_back_without_a_new_one(desk: Desk) ->
     desk.crew.hear(Lapsed(why="the model is not finite after batch 7"))
     await desk.script.hears(ev.WorkerCame)
     kinds = [type(event) for event in desk.script.heard]
-    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerCame]
+    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerLost, ev.WorkerCame]
     assert desk.crew.restarts == 0
     assert desk.counted("worker_lapses") == 1
     await desk.stop()
@@ -431,7 +432,7 @@ async def test_a_worker_that_falls_while_it_is_put_back_comes_once(desk: Desk) -
     desk.crew.hear(Died(why="killed"))
     await desk.script.hears(ev.WorkerCame)
     kinds = [type(event) for event in desk.script.heard]
-    assert kinds == [ev.Woken, ev.WorkerLost, ev.WorkerLost, ev.WorkerCame]
+    assert kinds == [ev.Woken, *3 * [ev.WorkerLost], ev.WorkerCame]
     assert desk.crew.restarts == 1
     await desk.stop()
 
@@ -479,9 +480,25 @@ async def test_what_the_worker_says_after_the_end_starts_nothing(desk: Desk) -> 
     await desk.drive(ev.Woken())
     await desk.stop()
     desk.crew.hear(Died(why="stopped"))
-    desk.crew.hear(Saved(head=GENESIS.digest, seconds=0.1, size=1))
+    desk.crew.hear(Saved(head=GENESIS.digest, seconds=0.1, size=1, learnt=0))
     assert desk.crew.restarts == 0
     assert desk.parts.stance.checkpoints == (GENESIS.digest,)
+
+
+async def test_a_fallen_worker_owes_what_its_checkpoint_had_and_the_rest_is_lost(
+    desk: Desk,
+) -> None:
+    await desk.drive(ev.Woken())
+    await desk.script.hears(ev.Woken)
+    desk.crew.hear(Trained(round=Round(1), steps=1, samples=20, loss=0.0, learnt=20))
+    desk.crew.hear(Saved(head=GENESIS.digest, seconds=0.1, size=1, learnt=24))
+    desk.crew.hear(Trained(round=Round(1), steps=2, samples=40, loss=0.0, learnt=60))
+    desk.crew.hear(Died(why="killed"))
+    lost = await desk.script.hears(ev.WorkerLost)
+    assert lost == ev.WorkerLost(owed_samples=24)
+    assert desk.parts.report.account.learnt == 24
+    assert desk.parts.report.account.take_lost() == 36
+    await desk.stop()
 
 
 # -- peers -----------------------------------------------------------------------------------------

@@ -150,16 +150,6 @@ def test_the_pending_packet_is_mine_and_of_the_round_after_the_head() -> None:
     assert scribe.ledger.pending(scribe.me) is None
 
 
-def test_owed_samples_are_the_checkpoints_less_what_was_told_since() -> None:
-    scribe = Scribe()
-    assert scribe.ledger.owed_samples(scribe.me, GENESIS.digest) == 0
-    first, second = scribe.play(GENESIS, 2, 0, 1)
-    scribe.ledger.note_owed(first.digest, 20)
-    assert scribe.ledger.owed_samples(scribe.me, first.digest) == 20
-    assert scribe.ledger.owed_samples(scribe.me, second.digest) == 12
-    assert scribe.ledger.owed_samples(scribe.me, GENESIS.digest) == 28
-
-
 # -- housekeeping ----------------------------------------------------------------------------------
 def test_pruning_keeps_what_a_checkpoint_and_a_long_partition_need_but_no_states() -> None:
     scribe = Scribe()

@@ -50,7 +50,7 @@ def test_rounds_in_and_out_are_counted_and_uncounted() -> None:
     desk.report.round_applied(taken, mine_was_out=True)
     desk.report.round_applied(missed, mine_was_out=True)
     desk.report.round_applied(missed, mine_was_out=False)
-    tally = desk.report.tally
+    tally = desk.report.account.tally
     assert (tally.rounds_contributed, tally.rounds_left_out, tally.samples_told) == (1, 1, 8)
     desk.report.round_undone(taken)
     desk.report.round_undone(missed)
@@ -63,8 +63,8 @@ def test_rounds_in_and_out_are_counted_and_uncounted() -> None:
 )
 def test_the_tally_goes_on_over_the_lives(noted: object, contributed: int) -> None:
     desk = Desk()
-    desk.report.recall(noted)
-    assert desk.report.tally.rounds_contributed == contributed
+    desk.report.account.recall(noted)
+    assert desk.report.account.shown.rounds_contributed == contributed
 
 
 def test_a_node_says_once_each_time_that_it_is_alone() -> None:
@@ -108,7 +108,13 @@ def test_a_refresh_that_changes_nothing_is_not_made_at_once(
 def test_a_loss_that_is_no_number_is_no_loss() -> None:
     desk = Desk()
     progress = Progress(
-        round=Round(1), step=1, steps=2, loss=math.nan, samples_per_second=3.0, learning_rate=0.1
+        round=Round(1),
+        step=1,
+        steps=2,
+        loss=math.nan,
+        samples_per_second=3.0,
+        learning_rate=0.1,
+        learnt=4,
     )
     desk.report.progress(progress)
     status = desk.feed.status

@@ -5,8 +5,11 @@ Rule: the same assembly serves a daemon and a test; only what is put in differs.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from demoloco.codec.packet import PacketSpec
 from demoloco.config import NodeConfig
+from demoloco.node.account import Account
 from demoloco.node.founding import Run
 from demoloco.node.ledger import Ledger
 from demoloco.node.packets import Expected
@@ -17,7 +20,7 @@ from demoloco.rounds.facts import Settings
 from demoloco.rounds.machine import Machine
 from demoloco.rounds.rules import Pace
 from demoloco.swarm.identity import verify
-from demoloco.types import PeerId
+from demoloco.types import Digest, PeerId
 
 
 def assemble(ground: Ground, run: Run) -> Parts:
@@ -25,7 +28,7 @@ def assemble(ground: Ground, run: Run) -> Parts:
     config, me = run.config, ground.identity.peer_id
     spec = PacketSpec.of(run.layout, bits=config.bits, ladder=config.ladder)
     ledger = Ledger(ground.store, Expected(run.digest, spec, verify), config.alpha)
-    ground.report.recall(ledger.noted_json("tally"))
+    _recall(ground.report.account, ledger)
     ground.report.dense_bytes = run.layout.parameters * 4
     return Parts(
         identity=ground.identity,
@@ -41,6 +44,16 @@ def assemble(ground: Ground, run: Run) -> Parts:
         report=ground.report,
         shelf=ground.shelf,
     )
+
+
+def _recall(account: Account, ledger: Ledger) -> None:
+    noted, head = ledger.noted_json("tally"), ledger.store.head()
+    account.recall(noted)
+    match noted:
+        case {"head": str(then)} if head is not None:
+            with suppress(ValueError):
+                way = ledger.fork(Digest(bytes.fromhex(then)), head.digest) or ((), ())
+                account.catch_up(*way)
 
 
 def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
@@ -63,19 +76,20 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
     )
 
 
-def where_it_stands(parts: Parts) -> ev.Started | None:
-    """What the disk says of this node's place in the run; None if it has no agreed state yet."""
+def where_it_stands(parts: Parts, saved: int) -> ev.Started | None:
+    """What the disk says of this node's place in the run; None if it has no agreed state yet.
+
+    `saved`: samples that the checkpoint counts."""
     ledger = parts.ledger
     head = ledger.store.head()
     if head is None:
         return None
     pending = ledger.pending(parts.me)
-    samples = ledger.owed_samples(parts.me, head.digest)
     return ev.Started(
         head=head,
         fingerprint=ledger.fingerprint(head.digest),
         chain=ledger.chain(head.digest),
         pending=pending[0] if pending else None,
         pending_norm=pending[1] if pending else 0.0,
-        owed_samples=max(samples, pending[0].samples if pending else 0),
+        owed_samples=parts.report.account.start_from(saved, pending[0] if pending else None),
     )

@@ -7,8 +7,7 @@ never turned into silence.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from demoloco.errors import PacketError, StoreError
@@ -71,14 +70,14 @@ class Doings:
         except DoesNotApply as error:
             self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
             return
-        await parts.stance.move(head, effect.undo, effect.redo)
+        await self._follow(head, effect.undo, effect.redo)
         mine = parts.machine.state.round.mine if parts.machine.state.round is not None else None
         for manifest in effect.undo:
             parts.report.round_undone(manifest)
         for manifest in effect.redo:
             was_out = mine is not None and mine.parent == manifest.parent
             parts.report.round_applied(manifest, was_out)
-        self._post(ev.Applied(head, name))
+        self._post(lambda: self._applied(head, name))
         await self._keep_house(head)
 
     async def adopt(self, head: Head, fingerprint: Digest) -> None:
@@ -88,13 +87,22 @@ class Doings:
         fork = await parts.disk(parts.ledger.fork, before.digest, head.digest)
         undo, redo = fork or ((), ())
         await self._durably(parts.ledger.adopt, head)
-        await parts.stance.move(head, tuple(reversed(undo)), redo)
+        await self._follow(head, tuple(reversed(undo)), redo)
         for manifest in reversed(undo):
             parts.report.round_undone(manifest)
         for manifest in redo:
             parts.report.round_applied(manifest, mine_was_out=False)
         parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
-        self._post(ev.Applied(head, fingerprint))
+        self._post(lambda: self._applied(head, fingerprint))
+
+    async def _follow(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> None:
+        if not await self._parts.stance.move(head, undo, redo):
+            self._parts.report.warn("what the model owes is not known: a packet of mine is gone")
+            await self.revival.put_back()
+
+    def _applied(self, head: Head, fingerprint: Digest) -> ev.Event:
+        self._parts.report.account.show()
+        return ev.Applied(head, fingerprint)
 
     async def _keep_house(self, head: Head) -> None:
         """What can wait: nothing is lost if it fails."""
@@ -102,7 +110,8 @@ class Doings:
         keep = (parts.run, head.digest, *stance.states)
         try:
             await parts.disk(parts.ledger.prune, keep, stance.checkpoints, parts.me)
-            await parts.disk(parts.ledger.note_json, "tally", asdict(parts.report.tally))
+            tally = parts.report.account.note(head.digest.hex())
+            await parts.disk(parts.ledger.note_json, "tally", tally)
             await self._note_peers()
         except StoreError as error:
             parts.report.warn("housekeeping failed", why=str(error))
@@ -145,8 +154,13 @@ class Doings:
         head = self._parts.machine.head
         assert head is not None
         mine = state.round.mine if state.round is not None else None
-        source = await self._parts.stance.settle(head, self.revival.checkpoint, mine)
-        self._parts.report.line("worker stands", round=head.round, on=source)
+        checkpoint = self.revival.checkpoint
+        told = self._parts.report.account.told_with(mine)
+        source = await self._parts.stance.settle(head, checkpoint, mine, told)
+        if source is None:
+            self.revival.forget_checkpoint()
+            return
+        self._parts.report.stands(head.round, source)
 
     def hear_worker(self, event: worker.WorkerEvent, spawn: Spawn) -> None:
         """What the worker tells without having been asked."""
@@ -157,7 +171,7 @@ class Doings:
                 parts.report.progress(event)
                 parts.report.refresh(parts.machine)
             case worker.Trained():
-                self._post(ev.Trained(event.samples))
+                self._post(lambda: self._trained(event))
             case worker.Contributed():
                 spawn(self._contributed(event))
             case worker.Corrected():
@@ -173,7 +187,7 @@ class Doings:
                 parts.report.evaluated(event)
             case worker.Saved():
                 parts.stance.saved(event)
-                spawn(self._note_owed(Digest(event.head)))
+                self.revival.saved = event.learnt
                 spawn(self._give(event))
             case worker.NotSaved():
                 parts.stance.saved(event)
@@ -202,6 +216,10 @@ class Doings:
                 "inner step not taken: loss or gradient is not finite", batch=batch, loss=event.loss
             )
 
+    def _trained(self, event: worker.Trained) -> ev.Event:
+        self._parts.report.account.trained(event.learnt)
+        return ev.Trained(event.samples)
+
     async def _give(self, event: worker.Saved) -> None:
         """Joiners may start with what this checkpoint has; what I was given is in it by now."""
         parts = self._parts
@@ -220,13 +238,6 @@ class Doings:
         lenders = tuple(dict.fromkeys((parts.me, *others)))
         gift = Gift(head=head_of(manifest), blobs=event.blobs, lenders=lenders)
         parts.shelf.put(gift, event.gift)
-
-    async def _note_owed(self, head: Digest) -> None:
-        samples = self._parts.machine.state.labour.owed_samples
-        try:
-            await self._parts.disk(self._parts.ledger.note_owed, head, samples)
-        except StoreError as error:
-            self._parts.report.warn("what is owed not noted", why=str(error))
 
     async def _contributed(self, event: worker.Contributed) -> None:
         """Seal and keep my packet. → Contributed, unless the worker that made it fell meanwhile:

@@ -14,6 +14,7 @@ from demoloco.node.assembly import where_it_stands
 from demoloco.node.couriers import Couriers
 from demoloco.node.doings import Doings
 from demoloco.node.parts import Parts
+from demoloco.node.revival import Late
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.swarm.port import (
@@ -43,7 +44,7 @@ class Driver:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._inbox: asyncio.Queue[ev.Event | _Word] = asyncio.Queue()
+        self._inbox: asyncio.Queue[ev.Event | Late | _Word] = asyncio.Queue()
         self._words: dict[PeerId, _Word] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -51,16 +52,19 @@ class Driver:
         self._doings = Doings(parts, self.post)
         self._couriers = Couriers(parts.swarm, parts.ledger, parts.disk, parts.report, self.post)
 
-    def post(self, event: ev.Event) -> None:
-        """Hand the machine an event; from the loop's thread."""
+    def post(self, event: ev.Event | Late) -> None:
+        """Hand the machine an event, or what makes one when its turn comes; from the loop's
+        thread."""
         self._inbox.put_nowait(event)
 
     async def begin(self) -> None:
         """Enter the run, tell the machine where this node stands, and that the worker is there."""
         self._parts.swarm.enter(self._parts.run)
-        if (started := where_it_stands(self._parts)) is not None:
+        revival = self._doings.revival
+        await revival.find_checkpoint()
+        if (started := where_it_stands(self._parts, revival.saved)) is not None:
             self.post(started)
-        await self._doings.revival.ready()
+        self.post(ev.WorkerCame())
 
     async def run(self) -> None:
         """Drive until Stop.
@@ -80,9 +84,9 @@ class Driver:
             finally:
                 self._close()
 
-    def _opened(self, event: ev.Event | _Word) -> ev.Event:
+    def _opened(self, event: ev.Event | Late | _Word) -> ev.Event:
         if not isinstance(event, _Word):
-            return event
+            return event() if callable(event) else event
         if self._words.get(event.member.peer) is event:
             del self._words[event.member.peer]
         return ev.MemberSeen(event.member)

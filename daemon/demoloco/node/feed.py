@@ -73,6 +73,7 @@ class Status:
     rounds_left_out: int = 0
     samples_told: int = 0
     samples_owed: int = 0
+    samples_learnt: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     packet_bytes_received: int = 0
     packets_received: int = 0

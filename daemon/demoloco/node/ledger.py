@@ -151,20 +151,6 @@ class Ledger:
         )
         return offer, packet.norm
 
-    def note_owed(self, head: Digest, samples: int) -> None:
-        """This is what the model of the newest checkpoint owes; it stands on `head`."""
-        self.note_json("owed", {"head": head.hex(), "samples": samples})
-
-    def owed_samples(self, me: PeerId, now: Digest) -> int:
-        """What a model that is restored from the newest checkpoint and stands on `now` owes."""
-        match self.noted_json("owed"):
-            case {"head": str(then), "samples": int(samples)}:
-                fork = self.fork(Digest(bytes.fromhex(then)), now) or ((), ())
-                undone, told = (sum(_samples(m, me) for m in side) for side in fork)
-                return max(0, samples + undone - told)
-            case _:
-                return 0
-
     # -- agreed states -----------------------------------------------------------------------------
     def fingerprint(self, head: Digest) -> Digest:
         """Of the agreed state after this manifest.
@@ -289,8 +275,3 @@ def _believe(peer: PeerId, message: bytes, signature: bytes) -> bool:
 @lru_cache(maxsize=2 * KEEP_ROUNDS)
 def _opened(sealed: bytes) -> Manifest:
     return decode_manifest(sealed, _believe)
-
-
-def _samples(manifest: Manifest, peer: PeerId) -> int:
-    entry = manifest.entry_of(peer)
-    return entry.samples if entry is not None else 0

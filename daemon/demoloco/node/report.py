@@ -9,12 +9,13 @@ import logging
 import math
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from demoloco.node.account import Account
 from demoloco.node.feed import Feed, MemberStatus
 from demoloco.rounds.machine import Machine
 from demoloco.swarm.port import Swarm
-from demoloco.types import Head, Manifest, Member, PeerId, short
+from demoloco.types import Entry, Head, Manifest, Member, PeerId, short
 from demoloco.worker.port import Evaluated, Progress
 
 REFRESH_SECONDS = 0.2
@@ -24,15 +25,6 @@ ALONE = (
     "alone: no other member is reachable; this node trains on by itself, and dials those it knows"
     " for ever"
 )
-
-
-@dataclass
-class Tally:
-    """This node's part in the run, over all its lives."""
-
-    rounds_contributed: int = 0
-    rounds_left_out: int = 0
-    samples_told: int = 0
 
 
 class Report:
@@ -47,7 +39,7 @@ class Report:
         self._refreshed = -math.inf
         self._first_evaluation: float | None = None
         self._alone: bool | None = None
-        self.tally = Tally()
+        self.account = Account(me)
         self.dense_bytes = 0
 
     # -- lines and counts --------------------------------------------------------------------------
@@ -98,12 +90,7 @@ class Report:
     def round_applied(self, manifest: Manifest, mine_was_out: bool) -> None:
         """One manifest of the winning chain more."""
         self._look_around(manifest)
-        entry = manifest.entry_of(self._me)
-        if entry is not None:
-            self.tally.rounds_contributed += 1
-            self.tally.samples_told += entry.samples
-        elif mine_was_out:
-            self.tally.rounds_left_out += 1
+        entry = self.account.enter(manifest, mine_was_out)
         self.line(
             "round committed",
             round=manifest.round,
@@ -112,25 +99,30 @@ class Report:
             samples=sum(e.samples for e in manifest.entries),
             bytes=sum(e.size for e in manifest.entries),
             mine="in" if entry is not None else "out",
+            own_samples=_samples_of(entry),
             proposer=short(manifest.proposer),
         )
 
     def round_undone(self, manifest: Manifest) -> None:
         """A manifest left the winning chain."""
-        entry = manifest.entry_of(self._me)
-        if entry is not None:
-            self.tally.rounds_contributed -= 1
-            self.tally.samples_told -= entry.samples
-        self.warn("round undone", round=manifest.round, head=short(manifest.digest))
-
-    def recall(self, tally: object) -> None:
-        """Go on counting where the last life ended."""
-        if isinstance(tally, dict):
-            known = {name: tally[name] for name in asdict(self.tally) if name in tally}
-            self.tally = Tally(**known)
+        entry = self.account.undo(manifest)
+        self.warn(
+            "round undone",
+            round=manifest.round,
+            head=short(manifest.digest),
+            own_samples=_samples_of(entry),
+        )
 
     # -- the worker --------------------------------------------------------------------------------
+    def stands(self, round: int, source: str) -> None:
+        """Where a worker's model starts from, and what was lost on the way there."""
+        lost = self.account.take_lost()
+        facts = {"samples_lost": lost} if lost else {}
+        self.count("samples_lost", lost)
+        (self.warn if lost else self.line)("worker stands", round=round, on=source, **facts)
+
     def progress(self, progress: Progress) -> None:
+        self.account.hear(progress.learnt)
         self._feed.update(
             loss=progress.loss if math.isfinite(progress.loss) else None,
             samples_per_second=progress.samples_per_second,
@@ -171,9 +163,10 @@ class Report:
             bytes_received=traffic.received,
             packets_received=packets,
             packet_bytes_received=packet_bytes,
+            samples_learnt=self.account.learnt,
             samples_owed=machine.state.labour.owed_samples,
             counters=self._all_counters(),
-            **asdict(self.tally),
+            **asdict(self.account.shown),
         )
 
     def _all_counters(self) -> dict[str, int]:
@@ -205,6 +198,10 @@ class Report:
             for member, seen in self._members.values()
         )
         return (me, *sorted(others, key=lambda member: member.peer_id))
+
+
+def _samples_of(entry: Entry | None) -> int:
+    return entry.samples if entry is not None else 0
 
 
 def _round_of(head: Head | None) -> int:

@@ -24,7 +24,10 @@ PROOF_PACKETS = 10
 """After so many packets even a worker that fell of the same cause as before counts as sound."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
-Post = Callable[[ev.Event], None]
+Late = Callable[[], ev.Event]
+"""An event that is made when its turn comes: what it says is of that moment."""
+
+Post = Callable[[ev.Event | Late], None]
 
 
 class Revival:
@@ -40,22 +43,24 @@ class Revival:
         self._cause = ""  # of the last fall
         self.checkpoint: Checkpoint | None = None
         """What the worker that came last can be restored from."""
+        self.saved = 0
+        """Samples that the newest checkpoint counts."""
 
     def proved(self) -> None:
         """The worker made a packet."""
         self._packets += 1
 
-    async def ready(self) -> None:
-        """A fresh worker has begun: find its checkpoint. → WorkerCame."""
-        await self._find_checkpoint()
-        self._post(ev.WorkerCame())
+    def forget_checkpoint(self) -> None:
+        """It is of no use: the worker starts anew without it. → WorkerLost, WorkerCame."""
+        self.checkpoint, self.saved = None, 0
+        self._came()
 
     def fell(self, end: Failed | Died, spawn: Spawn) -> None:
         """→ WorkerLost, then WorkerCame when a new one has begun.
 
         The spawned task raises WorkerError when it failed too often in a row."""
         self._parts.stance.fell()
-        self._post(ev.WorkerLost(self._owed_at_checkpoint()))
+        self._post(self._lost)
         self._end = end
         if not self._reviving:
             self._reviving = True
@@ -66,14 +71,15 @@ class Revival:
         self._parts.report.count("worker_lapses")
         self._parts.report.warn("going back to the last checkpoint", why=event.why)
         self._parts.stance.fell()
-        self._post(ev.WorkerLost(self._owed_at_checkpoint()))
+        self._post(self._lost)
         if not self._reviving:
-            spawn(self._put_back())
+            spawn(self.put_back())
 
-    async def _put_back(self) -> None:
-        await self._find_checkpoint()
+    async def put_back(self) -> None:
+        """The worker's model is of no use: it takes another. → WorkerLost, WorkerCame."""
+        await self.find_checkpoint()
         if not self._reviving:  # it fell meanwhile: then there will be another
-            self._post(ev.WorkerCame())
+            self._came()
 
     async def _revive(self) -> None:
         while (end := self._end) is not None:
@@ -85,10 +91,15 @@ class Revival:
             self._parts.report.count("worker_restarts")
             try:
                 await self._parts.crew.restart()
-                await self._find_checkpoint()
+                await self.find_checkpoint()
             except (ConfigError, WorkerError) as error:
                 self._end = Died(why=str(error))
         self._reviving = False
+        self._came()
+
+    def _came(self) -> None:
+        """Once more what was lost: only now it is known what there is to start from."""
+        self._post(self._lost)
         self._post(ev.WorkerCame())
 
     def _count(self, end: Failed | Died) -> None:
@@ -98,9 +109,11 @@ class Revival:
         self._restarts += 1
         self._packets, self._cause = 0, end.why
 
-    async def _find_checkpoint(self) -> None:
+    async def find_checkpoint(self) -> None:
+        """The newest whole one: what a fresh worker can be restored from."""
         directory = self._parts.ledger.store.checkpoint_dir()
         self.checkpoint = await asyncio.to_thread(newest_whole, directory)
+        self.saved = self.checkpoint.counters.samples_learnt if self.checkpoint else 0
 
     def _tell(self, end: Failed | Died) -> None:
         facts = {"fix": end.fix} if isinstance(end, Failed) and end.fix else {}
@@ -119,12 +132,10 @@ class Revival:
             return f"not written: {error}\n{detail}"
         return self._traceback
 
-    def _owed_at_checkpoint(self) -> int:
-        head, round_ = self._parts.machine.head, self._parts.machine.state.round
-        if head is None:
-            return 0
-        pending = round_.mine.samples if round_ is not None and round_.mine is not None else 0
-        return max(self._parts.ledger.owed_samples(self._parts.me, head.digest), pending)
+    def _lost(self) -> ev.Event:
+        round_ = self._parts.machine.state.round
+        mine = round_.mine if round_ is not None else None
+        return ev.WorkerLost(self._parts.report.account.start_from(self.saved, mine))
 
 
 def _in_a_row(times: int, end: Failed | Died, traceback: Path) -> str:

@@ -97,27 +97,30 @@ class Stance:
         self._loan = None
 
     # -- a fresh worker ----------------------------------------------------------------------------
-    async def settle(self, head: Head, checkpoint: Checkpoint | None, mine: Offer | None) -> str:
-        """Put a fresh worker's model on the head's state; says from where.
+    async def settle(
+        self, head: Head, checkpoint: Checkpoint | None, mine: Offer | None, told_samples: int = 0
+    ) -> str | None:
+        """Put a fresh worker's model on the head's state; says from where, or that the checkpoint
+        is of no use: then nothing was done.
 
         `mine`: my packet for the open round, if one is out; what it tells is taken out of a
         restored model now."""
         pending = [mine.packet] if mine is not None and mine.parent == head.digest else []
         agreed = self._path(head.digest)
-        bodies: tuple[bytes, ...] | None = None
-        ahead = frozenset(pending)
-        if checkpoint is not None:
-            early, since = await self._disk(self._told_around, checkpoint.head, head.digest)
-            told = [packet for packet in (*since, *pending) if packet not in early]
-            ahead |= early - set(since)
-            bodies = await self._disk(self._bodies, told)
-        if checkpoint is None or bodies is None:
+        if checkpoint is None:
             start, loan = await self._disk(self._start, head)
-            self._stand(head, ahead, loan)
-            self._crew.tell(TakeAgreed(agreed=agreed, round=head.round, start=start))
+            self._stand(head, frozenset(pending), loan)
+            self._crew.tell(
+                TakeAgreed(agreed=agreed, round=head.round, start=start, told_samples=told_samples)
+            )
             return "the agreed state" if start is None else "a member's model"
+        early, since = await self._disk(self._told_around, checkpoint.head, head.digest)
+        told = [packet for packet in (*since, *pending) if packet not in early]
+        bodies = await self._disk(self._bodies, told)
+        if bodies is None:
+            return None
         gone, loan = await self._disk(self._gone_since, checkpoint, head)
-        self._stand(head, ahead, loan)
+        self._stand(head, frozenset(pending) | (early - set(since)), loan)
         self._checkpoints.append(checkpoint.head)
         self._crew.tell(
             Restore(
@@ -126,6 +129,7 @@ class Stance:
                 round=head.round,
                 told_since=bodies,
                 returned=gone,
+                told_samples=told_samples,
             )
         )
         return f"the checkpoint of round {checkpoint.round}"
@@ -191,8 +195,9 @@ class Stance:
         """The packet is stored; False if the worker that made it is gone by now."""
         return self._tickets.pop(event.ticket, None) is not None
 
-    async def move(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> None:
-        """The agreed state moved: the model follows."""
+    async def move(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> bool:
+        """The agreed state moved: the model follows. False if nobody can say any longer what it
+        owes; then it is of no use."""
         told, untold = self._mine(redo), self._mine(undo)
         early = self._ahead
         entered = await self._disk(self._bodies, [p for p in told if p not in early])
@@ -200,14 +205,13 @@ class Stance:
         loan, then = self._loan, self._loan_round
         gone = await self._disk(returned, loan, then, head.round, redo, self._ledger.body)
         if self.standing is None:  # it fell, now or before
-            return
+            return True
+        if entered is None or left is None:
+            self.fell()
+            return False
         self._loan, self._loan_round = (None if gone == ALL else loan), head.round
         before, self._ahead = self._path(self.standing), frozenset()
         self._states.append(head.digest)
-        if entered is None or left is None:
-            self._loan = None
-            self._crew.tell(TakeAgreed(agreed=self._path(head.digest), round=head.round))
-            return
         every = self._config.evaluate_every
         self._crew.tell(
             Correct(
@@ -220,6 +224,7 @@ class Stance:
                 evaluate=every > 0 and head.round % every == 0,
             )
         )
+        return True
 
     def followed(self) -> None:
         """The worker worked off one command that moved its model."""

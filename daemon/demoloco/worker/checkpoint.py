@@ -43,6 +43,7 @@ class Counters:
     layout: str  # hex digest of the model's layout
     samples_read: int  # position in the data
     inner_steps: int  # made by this node in all
+    samples_learnt: int = 0  # of inner steps that the model holds or that were told by then
     lenders: tuple[str, ...] = ()  # peer ids: whose untold learning the model holds
     borrowed_since: int = 0  # round
 

@@ -37,6 +37,7 @@ def save(order: SaveCheckpoint, counters: Counters, own: OwnModel, trainer: Trai
         head=order.head,
         seconds=0.0,
         size=written.size,
+        learnt=counters.samples_learnt,
         gift=gift if given else None,
         blobs=parts_of(gift) if given else (),
         loan=order.loan,

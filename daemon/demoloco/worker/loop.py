@@ -128,6 +128,7 @@ class Loop:
         self._shown = Stint(Round(0), 0, 0.0)  # the stint as the last Progress told it
         self._round = Round(0)  # of the agreed state that the model stands on
         self._inner_steps = 0
+        self._learnt = 0  # samples; see Trained
         self._lapsed = False
         self._lapses = 0  # since the last packet
 
@@ -227,6 +228,7 @@ class Loop:
             stint.good += 1
             stint.loss_sum += loss
             stint.samples += trainer.config.batch_size
+            self._learnt += trainer.config.batch_size
         last = stint.done == stint.steps
         if last or self._clock() - self._shown.began >= PROGRESS_SECONDS:
             self._show(stint, rate)
@@ -244,6 +246,7 @@ class Loop:
                 loss=(stint.loss_sum - shown.loss_sum) / good if good else math.nan,
                 samples_per_second=(stint.samples - shown.samples) / max(now - shown.began, 1e-9),
                 learning_rate=rate,
+                learnt=self._learnt,
             )
         )
         self._shown = Stint(
@@ -263,7 +266,13 @@ class Loop:
     def _finish(self, stint: Stint) -> None:
         self._stint = None
         self._emit(
-            Trained(round=stint.round, steps=stint.done, samples=stint.samples, loss=stint.loss)
+            Trained(
+                round=stint.round,
+                steps=stint.done,
+                samples=stint.samples,
+                loss=stint.loss,
+                learnt=self._learnt,
+            )
         )
 
     # -- beginning --------------------------------------------------------------------------------
@@ -311,6 +320,7 @@ class Loop:
     def _on_take_agreed(self, order: TakeAgreed) -> None:
         self._own.take(order.agreed)
         self._training.forget_moments()
+        self._learnt = order.told_samples
         if order.start is not None:
             self._emit(giving.take(order.start, order.agreed, self._own, self._training))
         self._stand_on(order.round)
@@ -340,6 +350,7 @@ class Loop:
             layout=own.layout.digest.hex(),
             samples_read=trainer.samples_read,
             inner_steps=self._inner_steps,
+            samples_learnt=self._learnt,
             lenders=order.loan.lenders if order.loan else (),
             borrowed_since=order.loan.since if order.loan else 0,
         )
@@ -351,7 +362,9 @@ class Loop:
         self._emit(replace(saved, seconds=self._clock() - began))
 
     def _on_restore(self, order: Restore) -> None:
-        self._inner_steps = keeping.restore(order, self._own, self._training).inner_steps
+        counters = keeping.restore(order, self._own, self._training)
+        self._inner_steps = counters.inner_steps
+        self._learnt = max(counters.samples_learnt, order.told_samples)
         self._stand_on(order.round)
 
     # -- what must have been said before ----------------------------------------------------------

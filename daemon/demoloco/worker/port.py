@@ -71,6 +71,7 @@ class TakeAgreed:
     agreed: Path
     round: Round
     start: Start | None = None
+    told_samples: int = 0  # of this node, on the chain or on their way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +86,7 @@ class Restore:
         bytes, ...
     ]  # coefficient bodies of own packets in manifests after the checkpoint
     returned: Returned = Returned()
+    told_samples: int = 0  # of this node in all, on the chain or on their way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +192,7 @@ class Progress:
     loss: float  # mean since the last Progress
     samples_per_second: float
     learning_rate: float
+    learnt: int  # as in Trained, the steps under way included
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +221,7 @@ class Trained:
     steps: int
     samples: int
     loss: float  # mean over the steps; nan if there were none
+    learnt: int  # samples of all inner steps that the model holds or that were told; not borrowed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,6 +256,7 @@ class Saved:
     head: bytes
     seconds: float
     size: int  # bytes
+    learnt: int  # as in Trained, of the model that was saved
     gift: Path | None = None
     blobs: tuple[BlobRef, ...] = ()
     loan: Loan | None = None  # as in the command

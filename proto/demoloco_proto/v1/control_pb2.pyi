@@ -126,6 +126,7 @@ class StatusReply(google.protobuf.message.Message):
     PACKET_BYTES_RECEIVED_FIELD_NUMBER: builtins.int
     PACKETS_RECEIVED_FIELD_NUMBER: builtins.int
     EVAL_LOSS_FIRST_FIELD_NUMBER: builtins.int
+    SAMPLES_LEARNT_FIELD_NUMBER: builtins.int
     peer_id: builtins.str
     run_id: builtins.str
     """hex"""
@@ -172,6 +173,8 @@ class StatusReply(google.protobuf.message.Message):
     """bytes of others' packets as counted by the p2p layer"""
     packets_received: builtins.int
     eval_loss_first: builtins.float
+    samples_learnt: builtins.int
+    """as the worker counts them: samples_told + samples_owed"""
     @property
     def addresses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """full multiaddrs with /p2p/"""
@@ -221,9 +224,10 @@ class StatusReply(google.protobuf.message.Message):
         packet_bytes_received: builtins.int = ...,
         packets_received: builtins.int = ...,
         eval_loss_first: builtins.float | None = ...,
+        samples_learnt: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_eval_loss", b"_eval_loss", "_eval_loss_first", b"_eval_loss_first", "_eval_round", b"_eval_round", "_loss", b"_loss", "eval_loss", b"eval_loss", "eval_loss_first", b"eval_loss_first", "eval_round", b"eval_round", "loss", b"loss"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_eval_loss", b"_eval_loss", "_eval_loss_first", b"_eval_loss_first", "_eval_round", b"_eval_round", "_loss", b"_loss", "addresses", b"addresses", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compression", b"compression", "counters", b"counters", "device", b"device", "eval_loss", b"eval_loss", "eval_loss_first", b"eval_loss_first", "eval_round", b"eval_round", "fingerprint", b"fingerprint", "head", b"head", "home", b"home", "inner_step", b"inner_step", "inner_steps", b"inner_steps", "join_command", b"join_command", "loss", b"loss", "members", b"members", "method", b"method", "packet_bytes", b"packet_bytes", "packet_bytes_received", b"packet_bytes_received", "packets_received", b"packets_received", "parameters", b"parameters", "peer_id", b"peer_id", "phase", b"phase", "round", b"round", "rounds_contributed", b"rounds_contributed", "rounds_left_out", b"rounds_left_out", "run_id", b"run_id", "run_name", b"run_name", "samples_owed", b"samples_owed", "samples_per_second", b"samples_per_second", "samples_told", b"samples_told", "task", b"task", "uptime_seconds", b"uptime_seconds", "version", b"version", "why", b"why"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_eval_loss", b"_eval_loss", "_eval_loss_first", b"_eval_loss_first", "_eval_round", b"_eval_round", "_loss", b"_loss", "addresses", b"addresses", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compression", b"compression", "counters", b"counters", "device", b"device", "eval_loss", b"eval_loss", "eval_loss_first", b"eval_loss_first", "eval_round", b"eval_round", "fingerprint", b"fingerprint", "head", b"head", "home", b"home", "inner_step", b"inner_step", "inner_steps", b"inner_steps", "join_command", b"join_command", "loss", b"loss", "members", b"members", "method", b"method", "packet_bytes", b"packet_bytes", "packet_bytes_received", b"packet_bytes_received", "packets_received", b"packets_received", "parameters", b"parameters", "peer_id", b"peer_id", "phase", b"phase", "round", b"round", "rounds_contributed", b"rounds_contributed", "rounds_left_out", b"rounds_left_out", "run_id", b"run_id", "run_name", b"run_name", "samples_learnt", b"samples_learnt", "samples_owed", b"samples_owed", "samples_per_second", b"samples_per_second", "samples_told", b"samples_told", "task", b"task", "uptime_seconds", b"uptime_seconds", "version", b"version", "why", b"why"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_eval_loss", b"_eval_loss"]) -> typing.Literal["eval_loss"] | None: ...
     @typing.overload
