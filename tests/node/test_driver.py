@@ -13,7 +13,7 @@ import pytest
 
 from demoloco.config import NodeConfig, RunConfig
 from demoloco.errors import StoreError, WorkerError
-from demoloco.node import disk as disk_module
+from demoloco.node import room as room_module
 from demoloco.node.disk import Disk
 from demoloco.node.driver import MAX_WAITING, Driver
 from demoloco.node.gifts import Shelf
@@ -22,6 +22,7 @@ from demoloco.node.revival import PROOF_PACKETS, Revival
 from demoloco.node.stance import Stance
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
+from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import head_of
 from demoloco.swarm.port import ManifestHeard, MemberLost, MemberSeen, OffersHeard
 from demoloco.types import Draft, Loan, Manifest, Member, Offer, PeerId, Phase, Round
@@ -36,6 +37,7 @@ from demoloco.worker.port import (
     Saved,
     Skipped,
     TakeAgreed,
+    Train,
     Trained,
     WorkerEvent,
 )
@@ -264,7 +266,7 @@ async def contributed(desk: Desk, body: bytes) -> None:
 
 # -- what goes wrong -------------------------------------------------------------------------------
 async def test_a_full_disk_is_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(room_module, "ROOM_SECONDS", 0.0)
     manifest = desk.scribe.manifest(GENESIS, [desk.scribe.told(GENESIS)])
     for name in ("commit", "apply"):
         fails(desk, monkeypatch, name, no_room(), no_room())
@@ -276,8 +278,8 @@ async def test_a_full_disk_is_waited_for(desk: Desk, monkeypatch: pytest.MonkeyP
 async def test_a_full_disk_that_nobody_mends_ends_the_node(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_module, "ROOM_SECONDS", 0.0)
-    monkeypatch.setattr(disk_module, "ROOM_TRIES", 2)
+    monkeypatch.setattr(room_module, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(room_module, "ROOM_TRIES", 2)
     fails(desk, monkeypatch, "apply", *(no_room() for _ in range(3)))
     manifest = desk.scribe.round(GENESIS, 0)
     await desk.drive(ev.Woken(), ef.Apply((), (manifest,)))
@@ -285,7 +287,41 @@ async def test_a_full_disk_that_nobody_mends_ends_the_node(
     with pytest.raises(ExceptionGroup) as caught:
         await desk.task
     assert caught.group_contains(StoreError, match="no room")
-    assert desk.counted("disk_full") == 2
+    assert desk.counted("disk_full") == 1
+
+
+async def test_while_the_disk_is_full_nobody_is_to_wait_for_this_node_and_it_trains_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_module, "ROOM_SECONDS", 0.01)
+    manifest = desk.scribe.manifest(GENESIS, [desk.scribe.told(GENESIS)])
+    desk.script.round = OpenRound(Round(1), GENESIS.digest, 0.0, frozenset())
+    await desk.parts.stance.settle(GENESIS, None, None)
+    fails(desk, monkeypatch, "commit", *(no_room() for _ in range(5)))
+    said = ef.Say(Phase.EXCHANGING, GENESIS)
+    await desk.drive(ev.Woken(), said, ef.Commit(manifest), ef.Apply((), (manifest,)))
+    await desk.script.hears(ev.Applied)
+    phases = [member.phase for member in desk.swarm.said]
+    assert phases == [Phase.EXCHANGING, Phase.CATCHING_UP, Phase.EXCHANGING]
+    assert Train(round=Round(1), steps=desk.config.inner_steps) in desk.crew.told
+    await desk.stop()
+
+
+async def test_a_node_that_is_to_leave_waits_for_no_room(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_module, "ROOM_SECONDS", 999.0)
+    manifest = desk.scribe.manifest(GENESIS, [desk.scribe.told(GENESIS)])
+    fails(desk, monkeypatch, "commit", *(no_room() for _ in range(9)))
+    stuck = asyncio.Event()
+    desk.driver._doings.room._changed = stuck.set
+    await desk.drive(ev.Woken(), ef.Commit(manifest))
+    await stuck.wait()
+    desk.driver.post(ev.LeaveRequested())
+    assert desk.task is not None
+    with pytest.raises(ExceptionGroup) as caught:
+        await desk.task
+    assert caught.group_contains(StoreError, match="no room")
 
 
 async def test_a_broken_disk_ends_the_node_at_once(

@@ -7,24 +7,24 @@ never turned into silence.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
 
 from demoloco.errors import PacketError, StoreError
 from demoloco.node.gifts import Given
 from demoloco.node.ledger import DoesNotApply
 from demoloco.node.parts import Parts
 from demoloco.node.revival import Post, Revival, Spawn
+from demoloco.node.room import Room
 from demoloco.node.version import software_version
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
+from demoloco.rounds.facts import CONTRIBUTING
 from demoloco.rounds.rules import head_of
 from demoloco.types import Digest, Draft, Gift, Head, Manifest, Member, Offer, Phase, short
 from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
 from demoloco.worker import port as worker
 
-P = ParamSpec("P")
-T = TypeVar("T")
+WAITING = "waiting for the disk"
 
 
 class Doings:
@@ -34,6 +34,8 @@ class Doings:
         self._parts = parts
         self._post = post
         self.revival = Revival(parts, post)
+        self.room = Room(parts.disk, self._complain, self._say)
+        self._said: tuple[Phase, Head | None] | None = None
         self._sequence = 0
         self._speed = 0.0
         self._noted_peers: frozenset[str] = frozenset()
@@ -60,13 +62,13 @@ class Doings:
 
     async def commit(self, manifest: Manifest) -> None:
         """Durable on return."""
-        await self._durably(self._parts.ledger.commit, manifest)
+        await self.room(self._parts.ledger.commit, manifest)
 
     async def apply(self, effect: ef.Apply) -> None:
         """→ Applied | ApplyFailed. The worker follows before anybody hears of it."""
         parts = self._parts
         try:
-            head, name = await self._durably(parts.ledger.apply, effect.undo, effect.redo)
+            head, name = await self.room(parts.ledger.apply, effect.undo, effect.redo)
         except DoesNotApply as error:
             self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
             return
@@ -86,7 +88,7 @@ class Doings:
         before = parts.machine.head or head
         fork = await parts.disk(parts.ledger.fork, before.digest, head.digest)
         undo, redo = fork or ((), ())
-        await self._durably(parts.ledger.adopt, head)
+        await self.room(parts.ledger.adopt, head)
         await self._follow(head, tuple(reversed(undo)), redo)
         for manifest in reversed(undo):
             parts.report.round_undone(manifest)
@@ -123,16 +125,30 @@ class Doings:
             await self._parts.disk(self._parts.ledger.note_json, "peers", list(known))
             self._noted_peers = frozenset(known)
 
-    async def _durably(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._parts.disk.when_there_is_room(self._complain, work, *args, **kwargs)
-
     def _complain(self, why: str) -> None:
         self._parts.report.count("disk_full")
-        self._parts.report.warn("waiting for room on the disk", why=why)
+        self._parts.report.warn(WAITING, why=why)
+        self._train_on()
+
+    def _train_on(self) -> None:
+        """The round waits for the disk; what is learnt meanwhile is owed like all that is."""
+        state = self._parts.machine.state
+        if state.round is not None and self._parts.stance.standing is not None:
+            self._parts.stance.train(ef.Train(state.round.round, self._parts.config.inner_steps))
 
     # -- words -------------------------------------------------------------------------------------
     def say(self, phase: Phase, head: Head | None) -> None:
-        """This is what I am now."""
+        """This is what I am now; while the disk takes nothing nobody is to wait for me."""
+        self._said = phase, head
+        self._say()
+
+    def _say(self) -> None:
+        if self._said is None:
+            return
+        phase, head = self._said
+        if self.room.lacking and phase in CONTRIBUTING:
+            phase = Phase.CATCHING_UP
+        self._parts.report.hindrance = WAITING if self.room.lacking else ""
         self._sequence = max(self._sequence + 1, int(time.time() * 1000))
         self._parts.swarm.say(
             Member(
@@ -172,6 +188,8 @@ class Doings:
                 parts.report.refresh(parts.machine)
             case worker.Trained():
                 self._post(lambda: self._trained(event))
+                if self.room.lacking:
+                    self._train_on()
             case worker.Contributed():
                 spawn(self._contributed(event))
             case worker.Corrected():
@@ -198,6 +216,10 @@ class Doings:
             case worker.Described() | worker.Ready() | worker.InitialWritten():
                 pass  # answers that nobody waits for any longer
 
+    def _trained(self, event: worker.Trained) -> ev.Event:
+        self._parts.report.account.trained(event.learnt)
+        return ev.Trained(event.samples)
+
     def _tell_of_gift(self, event: worker.GiftTried) -> None:
         losses = {"gift_loss": event.gift_loss, "agreed_loss": event.agreed_loss}
         facts = {name: round(loss, 4) for name, loss in losses.items()}
@@ -215,10 +237,6 @@ class Doings:
             self._parts.report.warn(
                 "inner step not taken: loss or gradient is not finite", batch=batch, loss=event.loss
             )
-
-    def _trained(self, event: worker.Trained) -> ev.Event:
-        self._parts.report.account.trained(event.learnt)
-        return ev.Trained(event.samples)
 
     async def _give(self, event: worker.Saved) -> None:
         """Joiners may start with what this checkpoint has; what I was given is in it by now."""
@@ -256,7 +274,7 @@ class Doings:
             k=event.k,
         )
         sealed = seal_packet(parts.identity.sign, header, event.body)
-        digest, norm = await self._durably(self._keep_mine, sealed)
+        digest, norm = await self.room(self._keep_mine, sealed)
         if not parts.stance.contributed(event):
             return
         self.revival.proved()

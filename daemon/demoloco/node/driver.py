@@ -55,6 +55,8 @@ class Driver:
     def post(self, event: ev.Event | Late) -> None:
         """Hand the machine an event, or what makes one when its turn comes; from the loop's
         thread."""
+        if isinstance(event, ev.LeaveRequested):
+            self._doings.room.give_up()
         self._inbox.put_nowait(event)
 
     async def begin(self) -> None:

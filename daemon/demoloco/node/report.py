@@ -41,6 +41,8 @@ class Report:
         self._alone: bool | None = None
         self.account = Account(me)
         self.dense_bytes = 0
+        self.hindrance = ""
+        """What holds up the node itself, whatever the machine waits for."""
 
     # -- lines and counts --------------------------------------------------------------------------
     def count(self, what: str, by: int = 1) -> None:
@@ -157,7 +159,7 @@ class Report:
             head=head.digest.hex() if head is not None else "",
             fingerprint=machine.fingerprint.hex() if head is not None else "",
             phase=moment[0],
-            why=machine.why(),
+            why=self.hindrance or machine.why(),
             members=self._member_table(machine, now),
             bytes_sent=traffic.sent,
             bytes_received=traffic.received,
