@@ -1,7 +1,7 @@
 """demoloco-node on a machine whose clock is off: `shifted_node.py SECONDS argument …`.
 
-The shift is in Python alone, which is all that asks for the time: p2pd has nothing that depends on
-a minute.
+For machines without `faketime`. The shift is in Python alone, which is all that asks for the time:
+p2pd has nothing that depends on a minute.
 """
 
 from __future__ import annotations

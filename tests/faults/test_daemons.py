@@ -4,11 +4,9 @@ told once; each test is one claim about it."""
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +18,11 @@ from demoloco.store.disk import open_disk_store
 from demoloco.types import Manifest, PeerId
 from demoloco.wire import decode_manifest
 from demoloco_proto.v1.control_pb2 import StatusReply
+from tests.faults.clocks import shifted, sweep
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SETTINGS = sets(inner_steps=16, evaluate_every=0, threads=1, task__depth=1, task__width=64)
-SHIFTED = Path(__file__).parent / "shifted_node.py"
 
 
 @dataclass
@@ -63,7 +61,7 @@ def story(network: Network, place: World) -> Story:
     nodes = first, second, third = [place.daemon(name) for name in ("first", "second", "third")]
     network.join(first)
     network.join(second)
-    network.join(third, *shifted("60"))
+    network.join(third, *shifted(60))
     first.start(*SETTINGS)
     for node in (second, third):
         node.start("--peers", first.address, *sets(threads=1))
@@ -80,11 +78,8 @@ def story(network: Network, place: World) -> Story:
         if node.alive():
             node.kill()
         told.chains[node.name] = chain_on_disk(node)
+    sweep()
     return told
-
-
-def shifted(seconds: str) -> tuple[str, ...]:
-    return (sys.executable, "-P", str(SHIFTED), seconds)
 
 
 def contributes(node: Daemon, times: int = 1) -> StatusReply:
@@ -164,7 +159,7 @@ def _another_port_and_an_earlier_clock(
     before, peer = list(odd.status.addresses), odd.status.peer_id
     odd.kill()
     with network.hold_port(odd, before[0]) as holder:
-        network.join(odd, *shifted("-60"))
+        network.join(odd, *shifted(-60))
         odd.start()
         odd.ready()
         began = first.status.round
