@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from demoloco.config import NodeConfig
@@ -43,7 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
 
 
+def _leave_early(number: int, frame: FrameType | None) -> None:
+    """While Python imports, nothing has begun that would have to be ended."""
+    raise SystemExit(DONE)
+
+
 def _run(settings: Settings, config: NodeConfig) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the node has its own once it runs
+        signal.signal(number, _leave_early)
     import uvloop
 
     from demoloco.node.app import Node

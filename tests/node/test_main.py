@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +57,36 @@ def test_flags_reach_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     flags = ["--listen", "/ip4/127.0.0.1/tcp/0", "--stop-after", "3", "--set", "inner_steps=7"]
     assert main(["--home", str(tmp_path), *flags]) == DONE
     assert seen == [(tmp_path, ("/ip4/127.0.0.1/tcp/0",), 3, 7)]
+
+
+SLOW_IMPORT = """
+import sys
+from demoloco.main import main
+
+class Slow:
+    def find_spec(self, name, *rest):
+        if name == "demoloco.node.app":
+            print("importing", flush=True)
+            sys.stdin.read()
+
+sys.meta_path.insert(0, Slow())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_to_stop_before_it_has_begun_ends_in_order(
+    tmp_path: Path, number: int
+) -> None:
+    node = subprocess.Popen(
+        [sys.executable, "-c", SLOW_IMPORT, "--home", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert node.stdout is not None
+    assert node.stdout.readline() == "importing\n"
+    node.send_signal(number)
+    _, words = node.communicate(timeout=30)
+    assert (node.returncode, words) == (0, "")
