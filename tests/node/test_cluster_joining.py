@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+from blake3 import blake3
 
-from demoloco.worker.port import GiftTried, TakeAgreed, WorkerEvent
+from demoloco.swarm.calls import decode_chunk, encode_blob_request
+from demoloco.types import PeerId
+from demoloco.worker.port import (
+    Contribute,
+    Correct,
+    GiftTried,
+    SaveCheckpoint,
+    TakeAgreed,
+    Train,
+    WorkerEvent,
+)
 from tests.node.cluster import ClusterNode, cluster
 from tests.node.test_cluster import assert_all_is_well, assert_nothing_lost
 
@@ -45,6 +57,47 @@ async def test_a_joiner_starts_near_its_lender_and_learnt_is_told_and_owed(tmp_p
         await made.until(lambda: late.feed.status.rounds_contributed >= 3)
         assert late.worker.borrowed is not None
         await assert_all_is_well(made)
+
+
+async def test_a_reader_that_takes_its_time_holds_up_no_training(tmp_path: Path) -> None:
+    """It is served what it began with, though that is pruned meanwhile; no round waits for it."""
+    async with cluster(tmp_path, **SPARSE) as made:
+        donor, reader = await made.found(2)
+        await made.all_reach(5)
+        service = cast(Any, donor.swarm)._transport.service
+        snapshot = donor.parts.ledger.store.served_snapshot()
+        assert snapshot is not None
+        (blob,) = snapshot.blobs
+        request = encode_blob_request(donor.run.digest, blob.digest, 0)
+        stream = service.open_stream(reader.identity.peer_id, request)
+        lost = Lost(reader)
+        began, contributed = donor.round, donor.feed.status.rounds_contributed
+        asked = len(donor.worker.told)
+        await made.all_reach(began + 10)
+        assert donor.feed.status.rounds_contributed - contributed >= donor.round - began - 1
+        kinds = {type(command) for command in donor.worker.told[asked:]}
+        assert kinds <= {Train, Contribute, Correct, SaveCheckpoint}
+        assert lost.members == []
+        store = donor.parts.ledger.store
+        assert store.state(snapshot.head.digest) is None  # pruned
+        read = b"".join(decode_chunk(frame).data for frame in stream.frames())
+        stream.close()
+        assert blake3(read).digest() == blob.digest
+        await assert_all_is_well(made)
+
+
+class Lost:
+    """The members that a node loses, from now on."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self.members: list[PeerId] = []
+        lose = node.parts.report.member_lost
+
+        def losing(peer: PeerId, why: str) -> None:
+            self.members.append(peer)
+            lose(peer, why)
+
+        node.parts.report.member_lost = losing  # type: ignore[method-assign]
 
 
 async def test_what_a_joiner_borrowed_it_never_tells(tmp_path: Path) -> None:
