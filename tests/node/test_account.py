@@ -71,12 +71,15 @@ def test_a_round_that_was_not_noted_before_the_end_counts_in_the_next_life() -> 
     desk.scribe.ledger.note_json("tally", desk.account.note(first.digest.hex()))
     again = Account(desk.scribe.me)
     _recall(again, desk.scribe.ledger)
+    assert again.shown.samples_told == 0  # the machine has not started
+    again.show()
     assert asdict(again.shown) == {
         "rounds_contributed": 3,
         "rounds_left_out": 0,
         "samples_told": 24,
     }
     again.catch_up((third, second), (aside,))
+    again.show()
     assert again.shown.samples_told == 8
     assert again.start_from(0, None) == 0
     assert again.take_lost() == 16
@@ -88,4 +91,4 @@ def test_a_note_of_another_kind_ends_nothing(noted: dict[str, Any]) -> None:
     desk.scribe.play(GENESIS, 1, 0)
     desk.scribe.ledger.note_json("tally", noted)
     _recall(desk.account, desk.scribe.ledger)
-    assert desk.account.shown.samples_told == 3
+    assert desk.account.tally.samples_told == 3

@@ -64,7 +64,7 @@ def test_rounds_in_and_out_are_counted_and_uncounted() -> None:
 def test_the_tally_goes_on_over_the_lives(noted: object, contributed: int) -> None:
     desk = Desk()
     desk.report.account.recall(noted)
-    assert desk.report.account.shown.rounds_contributed == contributed
+    assert desk.report.account.tally.rounds_contributed == contributed
 
 
 def test_a_node_says_once_each_time_that_it_is_alone() -> None:

@@ -90,13 +90,12 @@ class Account:
         return {"head": head, "heard": self._heard, **asdict(self.tally)}
 
     def recall(self, noted: object) -> None:
-        """Go on counting where the last life ended."""
+        """Go on counting where the last life ended; shown when the machine has started."""
         if not isinstance(noted, dict):
             return
         known = {name: noted[name] for name in asdict(self.tally) if name in noted}
         self.tally = Tally(**known)
         self._heard = int(noted.get("heard", 0))
-        self.show()
 
     def catch_up(self, undone: Iterable[Manifest], redone: Iterable[Manifest]) -> None:
         """The last life ended after its head had moved, and before that was noted here."""
@@ -104,4 +103,3 @@ class Account:
             self.undo(manifest)
         for manifest in redone:
             self.enter(manifest)
-        self.show()

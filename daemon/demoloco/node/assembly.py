@@ -48,9 +48,11 @@ def assemble(ground: Ground, run: Run) -> Parts:
 
 def _recall(account: Account, ledger: Ledger) -> None:
     noted, head = ledger.noted_json("tally"), ledger.store.head()
+    if head is None:  # the run is joined anew
+        return
     account.recall(noted)
     match noted:
-        case {"head": str(then)} if head is not None:
+        case {"head": str(then)}:
             with suppress(ValueError):
                 way = ledger.fork(Digest(bytes.fromhex(then)), head.digest) or ((), ())
                 account.catch_up(*way)
@@ -76,10 +78,9 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
     )
 
 
-def where_it_stands(parts: Parts, saved: int) -> ev.Started | None:
-    """What the disk says of this node's place in the run; None if it has no agreed state yet.
-
-    `saved`: samples that the checkpoint counts."""
+def where_it_stands(parts: Parts) -> ev.Started | None:
+    """What the disk says of this node's place in the run, but for what it owes; None if it has no
+    agreed state yet."""
     ledger = parts.ledger
     head = ledger.store.head()
     if head is None:
@@ -91,5 +92,5 @@ def where_it_stands(parts: Parts, saved: int) -> ev.Started | None:
         chain=ledger.chain(head.digest),
         pending=pending[0] if pending else None,
         pending_norm=pending[1] if pending else 0.0,
-        owed_samples=parts.report.account.start_from(saved, pending[0] if pending else None),
+        owed_samples=0,
     )

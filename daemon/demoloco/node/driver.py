@@ -64,8 +64,8 @@ class Driver:
         self._parts.swarm.enter(self._parts.run)
         revival = self._doings.revival
         await revival.find_checkpoint()
-        if (started := where_it_stands(self._parts, revival.saved)) is not None:
-            self.post(started)
+        if (started := where_it_stands(self._parts)) is not None:
+            self.post(lambda: revival.started(started))
         self.post(ev.WorkerCame())
 
     async def run(self) -> None:

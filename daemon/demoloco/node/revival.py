@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ class Revival:
         """What the worker that came last can be restored from."""
         self.saved = 0
         """Samples that the newest checkpoint counts."""
+
+    def started(self, started: ev.Started) -> ev.Started:
+        """With what the checkpoint leaves owed."""
+        account = self._parts.report.account
+        account.show()
+        owed = account.start_from(self.saved, started.pending)
+        return replace(started, owed_samples=owed)
 
     def proved(self) -> None:
         """The worker made a packet."""
