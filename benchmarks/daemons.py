@@ -70,6 +70,7 @@ class Daemon:
         self.cwd = cwd or root
         self.program = [str(BIN / "demoloco-node")]
         self.listen = LISTEN
+        self.lives = 0
         self.statuses: list[StatusReply] = []  # of this life
         self.law = Law(name)
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,6 +83,7 @@ class Daemon:
         """Begin a life; without arguments the same as the last one."""
         self._arguments = arguments or self._arguments
         self.hold_to_the_law()
+        self.lives += 1
         self.statuses = []
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         command = [*LEASH, *self.program, "--home", str(self.home), "--listen", self.listen]
@@ -165,10 +167,8 @@ class Daemon:
         return self.statuses[-1]
 
     def newest(self) -> StatusReply | None:
-        """The newest word of this life, or None yet; those before it are forgotten."""
-        with self._news:
-            del self.statuses[:-1]
-            return self.statuses[0] if self.statuses else None
+        """The newest word of this life, or None yet."""
+        return self.statuses[-1] if self.statuses else None
 
     def wait_for(
         self, claim: Callable[[StatusReply], bool], seconds: float = START_SECONDS
