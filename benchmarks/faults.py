@@ -69,6 +69,7 @@ def schedule(nodes: int, per_hour: float, seconds: float, seed: int) -> tuple[Fa
     draw = random.Random(seed)
     kinds, shares = list(SHARES), list(SHARES.values())
     struck: list[Fault] = []
+    whole_from = [0.0] * nodes
     at = 0.0
     while per_hour > 0:
         at += draw.expovariate(per_hour / 3600.0)
@@ -77,8 +78,9 @@ def schedule(nodes: int, per_hour: float, seconds: float, seed: int) -> tuple[Fa
         (kind,) = draw.choices(kinds, shares)
         lasts = draw.uniform(*SECONDS[kind])
         place = draw.random()
-        broken = {fault.node for fault in struck if fault.over > at}
-        whole = [node for node in range(nodes) if node not in broken]
+        whole = [node for node in range(nodes) if whole_from[node] <= at]
         if len(whole) > 1:
-            struck.append(Fault(at, kind, whole[int(place * len(whole))], lasts))
+            fault = Fault(at, kind, whole[int(place * len(whole))], lasts)
+            whole_from[fault.node] = fault.over
+            struck.append(fault)
     return tuple(struck)

@@ -32,5 +32,5 @@ class Paced(LanguageModel):
             late = time.monotonic() - self._due
             if late < 0:
                 time.sleep(-late)
-            self._due += self._pace if late < self._pace else late
+            self._due += self._pace if late < self._pace else late + self._pace
             yield batch
