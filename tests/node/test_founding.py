@@ -12,7 +12,7 @@ import pytest
 
 from demoloco.codec.layout import layout_of
 from demoloco.config import RunConfig
-from demoloco.errors import ConfigError, StoreError
+from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node.disk import Disk
 from demoloco.node.founding import Founding, Run
 from demoloco.rounds.rules import head_of
@@ -35,9 +35,18 @@ class FakeCrew:
         self.defaults: dict[str, Any] = {}
         self.described: list[str] = []
         self.begun: list[RunConfig] = []
+        self.max_restarts = 2
+        self.falls = 0  # still to come, while it is asked what the task is
+        self.renewed = 0
+
+    async def renew(self) -> None:
+        self.renewed += 1
 
     async def describe(self, task: str, args: dict[str, Any], seed: int) -> Described:
         self.described.append(task)
+        if self.falls:
+            self.falls -= 1
+            raise WorkerError("the worker was killed (SIGKILL)")
         return Described(
             layout=self.layout.to_bytes(), defaults=self.defaults, device="cpu", unit="lines"
         )
@@ -274,3 +283,20 @@ def test_the_runs_name_follows_from_its_genesis_alone() -> None:
     )
     described = Described(layout=b"", defaults={}, device="", unit="")
     assert Run(genesis, RunConfig(), LAYOUT, described).digest == run_of(genesis)
+
+
+# -- a worker that dies over it --------------------------------------------------------------------
+async def test_a_worker_that_dies_while_it_starts_is_started_anew(desk: Desk) -> None:
+    run = await desk.run()
+    desk.restart()
+    desk.crew.falls = 2
+    assert (await desk.run()).digest == run.digest
+    assert desk.crew.renewed == 2
+    assert len(desk.crew.begun) == 1
+
+
+async def test_a_worker_that_dies_too_often_while_it_starts_ends_the_node(desk: Desk) -> None:
+    desk.crew.falls = 3
+    with pytest.raises(WorkerError, match="killed"):
+        await desk.run()
+    assert desk.crew.renewed == 2

@@ -69,6 +69,11 @@ class Crew:
     def pid(self) -> int | None:
         return self._worker.pid
 
+    @property
+    def max_restarts(self) -> int:
+        """So often in a row a worker may be started anew."""
+        return self._node.max_worker_restarts
+
     async def describe(self, task: str, args: dict[str, Scalar], seed: int) -> Described:
         """Load the task and build its model.
 
@@ -103,13 +108,17 @@ class Crew:
         Raises: ConfigError, WorkerError if it fails again."""
         assert self._describe is not None
         assert self._begin is not None
+        await self.renew()
+        await self.ask(self._describe, Described)
+        await self.ask(self._begin, Ready)
+        self._begun = True
+
+    async def renew(self) -> None:
+        """Begin to start another worker in the place of one that fell; it knows nothing yet."""
         await self._worker.stop(0.0)
         await asyncio.sleep(RESTART_SECONDS)
         self._worker = self._make()
         self.start()
-        await self.ask(self._describe, Described)
-        await self.ask(self._begin, Ready)
-        self._begun = True
 
     def tell(self, command: Command) -> None:
         """Queue a command; what it leads to is heard by who listens.

@@ -8,7 +8,9 @@ mixed into it. Code that a genesis names is not imported unless the user named i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import numpy as np
 from demoloco.bounds import NONCE_BYTES
 from demoloco.codec.layout import CHUNK, Layout, first_difference, layout_from_bytes
 from demoloco.config import RunConfig
-from demoloco.errors import ConfigError, PacketError
+from demoloco.errors import ConfigError, PacketError, WorkerError
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.report import Report
@@ -71,10 +73,10 @@ class Founding:
             report.line("asking the peers for their run", peers=", ".join(peers))
             genesis = await self._swarm.find_genesis(SEED_SECONDS)
             self._check_code(run_config_from_bytes(genesis.config).task)
-            return await self._enter(genesis, "the peers' run")
+            return await self._enter(genesis, "the peers' run", report)
         asking = asyncio.create_task(self._compare_with_seeds(ours, report)) if peers else None
         try:
-            run = await self._enter(ours, "the run in this home")
+            run = await self._enter(ours, "the run in this home", report)
             if asking is not None:
                 await asking
         finally:
@@ -124,20 +126,43 @@ class Founding:
             )
 
     # -- a run that there is -----------------------------------------------------------------------
-    async def _enter(self, genesis: Genesis, whose: str) -> Run:
+    async def _enter(self, genesis: Genesis, whose: str, report: Report) -> Run:
         config = run_config_from_bytes(genesis.config)
         layout = layout_from_bytes(genesis.layout)
         self._compare_with_wishes(config, whose)
-        described = await self._crew.describe(config.task, config.task_args, config.seed)
-        difference = first_difference(layout_from_bytes(described.layout), layout)
-        if difference is not None:
-            raise ConfigError(
-                f"the model of task {config.task} is not the run's model: {difference};"
-                " install the version of the task that the run's other members have"
-            )
-        await self._crew.begin(config)
+
+        def checked(described: Described) -> RunConfig:
+            difference = first_difference(layout_from_bytes(described.layout), layout)
+            if difference is not None:
+                raise ConfigError(
+                    f"the model of task {config.task} is not the run's model: {difference};"
+                    " install the version of the task that the run's other members have"
+                )
+            return config
+
+        described, _ = await self._begin(config, checked, report)
         await self._keep(genesis)
         return Run(genesis, config, layout, described)
+
+    async def _begin(
+        self, wished: RunConfig, agreed: Callable[[Described], RunConfig], report: Report
+    ) -> tuple[Described, RunConfig]:
+        """A worker that is ready; one that dies over it is started anew, as it is later.
+
+        Raises: ConfigError; WorkerError if it died too often."""
+        for restart in itertools.count(1):
+            try:
+                described = await self._crew.describe(wished.task, wished.task_args, wished.seed)
+                config = agreed(described)
+                await self._crew.begin(config)
+                return described, config
+            except WorkerError as error:
+                report.warn("worker lost", why=str(error), restart=restart)
+                if restart > self._crew.max_restarts:
+                    raise
+                report.count("worker_restarts")
+                await self._crew.renew()
+        raise AssertionError  # the count never ends
 
     def _check_code(self, task: str) -> None:
         """A name that only peers have spoken is not imported."""
@@ -167,11 +192,12 @@ class Founding:
 
     # -- a new run ---------------------------------------------------------------------------------
     async def _found(self, report: Report) -> Run:
-        wished = self._settings.run_config()
-        described = await self._crew.describe(wished.task, wished.task_args, wished.seed)
-        config = self._settings.run_config(described.defaults)
+        described, config = await self._begin(
+            self._settings.run_config(),
+            lambda described: self._settings.run_config(described.defaults),
+            report,
+        )
         layout = layout_from_bytes(described.layout)
-        await self._crew.begin(config)
         draft = self._store.checkpoint_dir() / "initial.f32"
         draft.parent.mkdir(parents=True, exist_ok=True)
         try:
