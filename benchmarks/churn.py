@@ -34,11 +34,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 
 from benchmarks.cables import make_network
@@ -60,7 +62,7 @@ FULL_ROUNDS = 2
 """So many rounds with all nodes in them come before the first that counts: all are warm."""
 
 SETTLE_ROUNDS = 2
-SETTLE_SECONDS = 180.0
+PATIENCE_SECONDS = 180.0
 LEAVE_SECONDS = 60.0
 
 
@@ -119,64 +121,61 @@ class Party:
 
 
 def play(plan: Plan, kept: Path | None) -> tuple[Course, Course, list[str]]:
-    """Both courses to their end, and what went wrong."""
+    """The course with faults and the one without, to their ends, and what went wrong."""
     with ExitStack() as held:
-        struck, calm = parties = [Party(plan, held) for _ in range(2)]
+        struck, calm = parties = Party(plan, held), Party(plan, held)
         if kept is not None:
-            for name, party in zip(("struck", "calm"), parties, strict=True):
-                held.callback(_keep, party.world.root, kept / name)
-        for party in parties:
-            party.found(plan)
-        for party in parties:
-            party.join()
-        for daemon in (daemon for party in parties for daemon in party.daemons):
-            daemon.ready(START_SECONDS)
-        began = time.monotonic()
-        _go(parties, lambda: _all(p.full_rounds(began)[FULL_ROUNDS - 1 :] for p in parties))
+            held.callback(_keep, struck.world.root, kept / "with-faults")
+            held.callback(_keep, calm.world.root, kept / "without-faults")
+        began = _begin(parties, plan)
         now = time.monotonic()
-        for party in parties:
-            party.course.first = party.full_rounds(began)[-1]
         faults = schedule(plan.nodes, plan.faults_per_hour, plan.minutes * 60, plan.seed)
         struck.striker.play(faults, now)
-        _go(parties, lambda: time.monotonic() >= now + plan.minutes * 60, plan.minutes * 60 + 60)
-        _go(parties, lambda: struck.striker.whole, 2 * SETTLE_SECONDS)
-        mended = time.monotonic()
-        settled = _go(
-            parties,
-            lambda: struck.agreed and len(struck.full_rounds(mended)) >= SETTLE_ROUNDS,
-            SETTLE_SECONDS,
-            strict=False,
-        )
+        _go(parties, lambda: time.monotonic() >= now + plan.minutes * 60, inf)
+        _go(parties, lambda: struck.striker.whole)
+        wrong = [] if _settle(parties, struck) else ["no round with all nodes after all was mended"]
         for party in parties:
-            party.course.last = max([*party.full_rounds(began), party.course.first + 1])
-        wrong = [] if settled else ["the nodes did not come to one head after all was mended"]
+            party.course.last = party.full_rounds(began)[-1]
         wrong += [f"with faults: {one}" for one in _end(struck)]
         wrong += [f"without faults: {one}" for one in _end(calm)]
     return struck.course, calm.course, wrong
 
 
+def _begin(parties: Sequence[Party], plan: Plan) -> float:
+    """Start all, and let them come to the first round that counts; when all were there."""
+    for party in parties:
+        party.found(plan)
+    for party in parties:
+        party.join()
+    for party in parties:
+        for daemon in party.daemons:
+            daemon.ready(START_SECONDS)
+    began = time.monotonic()
+    if not _go(parties, lambda: all(p.full_rounds(began)[FULL_ROUNDS - 1 :] for p in parties)):
+        raise SystemExit("\n".join(d.tail() for party in parties for d in party.daemons))
+    for party in parties:
+        party.course.first = party.full_rounds(began)[-1]
+    return began
+
+
+def _settle(parties: Sequence[Party], struck: Party) -> bool:
+    """Let all come to one head, with rounds that have all nodes in them."""
+    mended = time.monotonic()
+    return _go(parties, lambda: struck.agreed and len(struck.full_rounds(mended)) >= SETTLE_ROUNDS)
+
+
 def _go(
-    parties: Iterable[Party],
-    until: Callable[[], bool],
-    seconds: float = START_SECONDS,
-    strict: bool = True,
+    parties: Sequence[Party], until: Callable[[], bool], seconds: float = PATIENCE_SECONDS
 ) -> bool:
-    """Let time pass until something holds; False, or SystemExit, if it did not in time."""
+    """Let time pass until something holds; False if it did not in time."""
     end = time.monotonic() + seconds
     while not until():
         if time.monotonic() > end:
-            if strict:
-                tails = (daemon.tail() for party in parties for daemon in party.daemons)
-                raise SystemExit("\n".join(["this took too long", *tails]))
             return False
         for party in parties:
             party.tick(time.monotonic())
         time.sleep(TICK_SECONDS)
     return True
-
-
-def _all(values: Iterable[object]) -> bool:
-    return all(values)
 
 
 def _end(party: Party) -> list[str]:
@@ -192,7 +191,7 @@ def _end(party: Party) -> list[str]:
 def _leave(daemons: Iterable[Daemon]) -> dict[str, int]:
     """SIGTERM to all; their exit codes."""
     for daemon in daemons:
-        daemon.signal(15)
+        daemon.signal(signal.SIGTERM)
     return {daemon.name: daemon.exit_code(LEAVE_SECONDS) for daemon in daemons}
 
 
@@ -221,6 +220,7 @@ def main() -> None:
         inner_steps=arguments.inner_steps,
         pace_ms=arguments.pace_ms,
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is still ended
     load = os.getloadavg()[0]
     struck, calm, wrong = play(plan, arguments.keep)
     told: dict[str, object] = {"figures": figures(struck, calm), "details": details(struck, calm)}
