@@ -189,10 +189,13 @@ def _end(party: Party) -> list[str]:
 
 
 def _leave(daemons: Iterable[Daemon]) -> dict[str, int]:
-    """SIGTERM to all; their exit codes."""
+    """SIGTERM to one after the other; their exit codes. At once, each would close a round of its
+    own for want of others, and the chains would part until the nodes meet again."""
+    codes = {}
     for daemon in daemons:
         daemon.signal(signal.SIGTERM)
-    return {daemon.name: daemon.exit_code(LEAVE_SECONDS) for daemon in daemons}
+        codes[daemon.name] = daemon.exit_code(LEAVE_SECONDS)
+    return codes
 
 
 def _keep(root: Path, target: Path) -> None:
