@@ -18,7 +18,7 @@ class Kind(StrEnum):
     KILL_NODE = "kill node"  # SIGKILL; a supervisor starts it again
     KILL_WORKER = "kill worker"  # SIGKILL; the node is to bring a new one
     KILL_P2PD = "kill p2pd"  # SIGKILL; likewise
-    STOP = "stop"  # SIGSTOP of the node's process, then SIGCONT
+    STOP = "stop"  # SIGSTOP of the node and its worker, while p2pd goes on; then SIGCONT
     CUT = "cut"  # its cable, then mended
     LEAVE = "leave"  # SIGTERM; started again when it is gone
 

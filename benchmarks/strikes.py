@@ -74,15 +74,18 @@ class Striker:
                 daemon.signal(signal.SIGTERM)
                 self._leaving[fault.node] = stroke, self._out(fault.node, now), fault.seconds
             case Kind.STOP:
-                daemon.signal(signal.SIGSTOP)
-                self._go_on_after(fault.seconds, stroke, self._out(fault.node, now), now)
+                halted = [psutil.Process(daemon.pid), *_children(daemon, Kind.KILL_WORKER)]
+                _signal(halted, signal.SIGSTOP)
+                self._go_on_after(fault.seconds, stroke, halted, now)
             case Kind.CUT:
                 self._network.cut(daemon)
                 self._mends.append((now + fault.seconds, lambda at: self._join(stroke, at)))
             case Kind.KILL_WORKER | Kind.KILL_P2PD:
-                if not self._kill_child(daemon, fault.kind):
+                children = _children(daemon, fault.kind)
+                if not children:
                     self.skipped.append(f"{fault.kind} of {daemon.name}: there is none")
                     return
+                _signal(children, signal.SIGKILL)
         self._course.strokes.append(stroke)
 
     def _out(self, node: int, now: float) -> Outage:
@@ -98,9 +101,13 @@ class Striker:
 
         self._mends.append((now + seconds, revive))
 
-    def _go_on_after(self, seconds: float, stroke: Stroke, outage: Outage, now: float) -> None:
+    def _go_on_after(
+        self, seconds: float, stroke: Stroke, halted: Sequence[psutil.Process], now: float
+    ) -> None:
+        outage = self._out(stroke.node, now)
+
         def go_on(at: float) -> None:
-            self._daemons[stroke.node].signal(signal.SIGCONT)
+            _signal(halted, signal.SIGCONT)
             stroke.mended = outage.ended = at
 
         self._mends.append((now + seconds, go_on))
@@ -108,16 +115,6 @@ class Striker:
     def _join(self, stroke: Stroke, at: float) -> None:
         self._network.mend(self._daemons[stroke.node])
         stroke.mended = at
-
-    @staticmethod
-    def _kill_child(daemon: Daemon, kind: Kind) -> bool:
-        with suppress(psutil.Error):
-            for process in daemon.family():
-                wanted = is_worker(process) if kind is Kind.KILL_WORKER else _is_p2pd(process)
-                if wanted:
-                    process.kill()
-                    return True
-        return False
 
     def _watch_leaving(self, now: float) -> None:
         for node, (stroke, outage, seconds) in tuple(self._leaving.items()):
@@ -140,5 +137,17 @@ class Striker:
                 self._revive_after(GAVE_UP_SECONDS, stroke, nothing, now)
 
 
-def _is_p2pd(process: psutil.Process) -> bool:
-    return process.name() == "p2pd"
+def _children(daemon: Daemon, kind: Kind) -> list[psutil.Process]:
+    """Its worker or its p2pd, if it has one now."""
+    with suppress(psutil.Error):
+        family = daemon.family()
+        if kind is Kind.KILL_WORKER:
+            return [process for process in family if is_worker(process)]
+        return [process for process in family if process.name() == "p2pd"]
+    return []
+
+
+def _signal(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
