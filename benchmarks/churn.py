@@ -138,6 +138,7 @@ def play(plan: Plan, kept: Path | None) -> tuple[Course, Course, list[str]]:
             party.course.last = party.full_rounds(began)[-1]
         wrong += [f"with faults: {one}" for one in _end(struck)]
         wrong += [f"without faults: {one}" for one in _end(calm)]
+        wrong += _close(held.pop_all())
     return struck.course, calm.course, wrong
 
 
@@ -196,6 +197,15 @@ def _leave(daemons: Iterable[Daemon]) -> dict[str, int]:
         daemon.signal(signal.SIGTERM)
         codes[daemon.name] = daemon.exit_code(LEAVE_SECONDS)
     return codes
+
+
+def _close(held: ExitStack) -> list[str]:
+    """End what is left; what the worlds complain of, the law of learnt, told and owed among it."""
+    try:
+        held.close()
+    except AssertionError as complaint:
+        return [str(complaint)]
+    return []
 
 
 def _keep(root: Path, target: Path) -> None:
