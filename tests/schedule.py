@@ -7,7 +7,10 @@ once messages arrive and all nodes run, they stand on one chain, go on, and keep
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from unittest import mock
 
+from demoloco.rounds import decide
 from demoloco.rounds.events import LeaveRequested
 from tests.sim import Faults, SimNode, World
 
@@ -20,6 +23,21 @@ LOSSES = (0.0, 0.1, 0.3)
 DELAYS = (0.3, 1.5, 4.0)
 DEPTHS = (3, 16, 1000)
 TRANSFERS = (0.1, 2.0, 8.0)
+LOG_DEPTHS = (12, 30, 4096, 4096)
+OWN_DEPTHS = (4, 128, 128)
+SNAPSHOT_BYTES = (300, 2000, 10**6)  # a packet has 100
+MOST_REPLAYED = (4, 256)
+MOST_CONTRIBUTORS = (2, 5, 64, 64, 64)
+TROUBLES = (
+    "crash",
+    "crash",
+    "worker",
+    "leave",
+    "blackout",
+    "partition",
+    "absence",
+    "address",
+)
 
 
 def alive(world: World) -> list[SimNode]:
@@ -47,6 +65,8 @@ def troubled(seed: int) -> World:
     """A world with its trouble planned."""
     pick = random.Random(seed)
     size = min(pick.randint(2, 16), pick.randint(2, 16))
+    if pick.random() < 0.03:
+        size = 32
     world = World(seed, [1.0, *(pick.choice(SPEEDS) for _ in range(size - 1))])
     world.faults = Faults(
         delay=(0.01, pick.choice(DELAYS)),
@@ -54,10 +74,13 @@ def troubled(seed: int) -> World:
         loss=pick.choice(LOSSES),
         twice=pick.choice(LOSSES),
     )
+    world.snapshot_bytes = pick.choice(SNAPSHOT_BYTES)
+    world.pace = replace(world.pace, max_contributors=pick.choice(MOST_CONTRIBUTORS))
+    world.most_replayed = pick.choice(MOST_REPLAYED)
     nodes = list(world.nodes.values())
-    depth = pick.choice(DEPTHS)
+    depth, log, own = map(pick.choice, (DEPTHS, LOG_DEPTHS, OWN_DEPTHS))
     for node in nodes:
-        node.disk.depth = depth
+        node.disk.depth, node.disk.log_depth, node.disk.own_depth = depth, log, own
         world.at(pick.uniform(0, 60) if pick.random() < 0.7 else pick.uniform(60, 290), node.start)
     for _ in range(pick.randint(0, 8)):
         _plan_trouble(world, pick, pick.uniform(20, TROUBLE_SECONDS - 10))
@@ -73,7 +96,7 @@ def _plan_trouble(world: World, pick: random.Random, when: float) -> None:
         if not victim.alive:
             victim.start()
 
-    match pick.choice(("crash", "crash", "worker", "leave", "blackout", "partition")):
+    match pick.choice(TROUBLES):
         case "crash":
             world.at(when, victim.crash)
             world.at(back, start)
@@ -83,6 +106,12 @@ def _plan_trouble(world: World, pick: random.Random, when: float) -> None:
             at_once = pick.random() < 0.3
             world.at(when, lambda: victim.hear(LeaveRequested(at_once)))
             world.at(back + 30, start)
+        case "absence":  # longer than replays and, in some worlds, than the log is kept
+            world.at(when, victim.crash)
+            world.at(TROUBLE_SECONDS + HEAL_SECONDS * pick.random(), start)
+        case "address":  # nobody finds it until it has told its new one
+            world.at(when, lambda: world.away.add(victim.name))
+            world.at(when + pick.uniform(1, 20), lambda: world.away.discard(victim.name))
         case "blackout":
             world.at(when, lambda: [node.crash() for node in nodes])
             world.at(back, lambda: [node.start() for node in nodes if not node.alive])
@@ -98,8 +127,14 @@ def run(seed: int) -> World:
 
     The law, learnt = told + owed, is checked by the world after every step of every node."""
     world = troubled(seed)
+    with mock.patch.object(decide, "MAX_REPLAY", world.most_replayed):
+        return _play(world)
+
+
+def _play(world: World) -> World:
     world.run(TROUBLE_SECONDS)
     world.islands, world.faults = [], Faults()
+    world.away.clear()
     for node in world.nodes.values():
         if not node.alive:
             node.start()

@@ -10,16 +10,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
+from demoloco.rounds.decide import MAX_REPLAY
 from demoloco.rounds.facts import Settings
 from demoloco.rounds.machine import Machine
-from demoloco.rounds.rules import head_of
+from demoloco.rounds.rules import head_of, told_by
 from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
-from tests.sim_parts import GENESIS, PACE, RUN, Disk, Faults, digest
+from tests.sim_parts import GENESIS, PACE, RUN, SNAPSHOT_EVERY, Disk, Faults, digest
 
 HEARTBEAT = 2.0
 SILENCE = 7.0
@@ -40,6 +41,7 @@ class SimNode:
         self.applied: list[tuple[int, Digest, Digest]] = []
         self.waking: float | None = None
         self._told: dict[Digest, int] = {}
+        self.excused: set[str] = set()  # what a warning may say has been lost just now
 
     # -- life ------------------------------------------------------------
     def start(self, stop_after: int = 0) -> None:
@@ -49,9 +51,11 @@ class SimNode:
                 me=self.name,
                 run=RUN,
                 creator=self.world.creator,
-                pace=PACE,
+                pace=self.world.pace,
                 inner_steps=10,
                 leave_seconds=20.0,
+                snapshot_bytes=self.world.snapshot_bytes,
+                snapshot_every=SNAPSHOT_EVERY,
                 stop_after=stop_after,
             )
         )
@@ -106,18 +110,30 @@ class SimNode:
         if self.alive:
             effects = self.machine.handle(event, self.world.now)
             self.world.listen(self.name, event, effects)
+            self._excuse(effects)
             for effect in effects:
                 self.carry_out(effect)
             self.world.check(self)
 
     # -- the law ------------------------------------------------------------
+    def _excuse(self, effects: list[ef.Effect]) -> None:
+        """The law holds but for what a warning names; and a warning comes only where it must."""
+        for note in effects:
+            if isinstance(note, ef.Note) and " are lost:" in note.text:
+                assert "lost" in self.excused, note.text
+                self.learnt -= int(note.text.split()[0])
+            elif isinstance(note, ef.Note) and "cannot be accounted for" in note.text:
+                assert "unknown" in self.excused, note.text
+                self.learnt = self.told() + self.machine.state.labour.owed_samples
+        self.excused.clear()
+
     def told(self) -> int:
         """Samples of this node in the chain under its head."""
         return 0 if self.disk.head is None else self._told_under(self.disk.head.digest)
 
     def _told_under(self, head: Digest) -> int:
         if head not in self._told:
-            manifest = self.disk.manifests.get(head)
+            manifest = self.world.manifests.get(head)
             if manifest is None:
                 return 0
             entry = manifest.entry_of(self.name)
@@ -154,6 +170,7 @@ class SimNode:
                 manifest = Manifest(**fields, digest=digest(draft))
                 self.later(0.01, lambda: self.hear(ev.ManifestHeard(self.name, manifest)))
             case ef.Commit(manifest):
+                self.world.manifests[manifest.digest] = manifest
                 self.disk.manifests[manifest.digest] = manifest
             case ef.Publish(manifest):
                 assert manifest.digest in self.disk.manifests, "told before it was durable"
@@ -201,7 +218,7 @@ class SimNode:
             samples=samples,
             size=100,
         )
-        self.disk.packets[packet] = Round(round_)
+        self.disk.packets[packet] = self.disk.mine[packet] = Round(round_)
         self.disk.pending = offer
         self.hear(ev.Contributed(offer, 1.0))
 
@@ -213,7 +230,6 @@ class SimNode:
             other = self.world.nodes.get(holder)
             if other and self.world.answers(self, other) and packet in other.disk.packets:
                 self.disk.packets[packet] = offer.round
-                other.hear(ev.PacketServed(self.name, packet))
                 return self.hear(ev.PacketFetched(packet, 1.0))
         return self.hear(ev.FetchFailed(packet))
 
@@ -232,10 +248,17 @@ class SimNode:
                 if manifest is not None:
                     self.disk.manifests[manifest.digest] = manifest
                 self.disk.states[base.digest] = other.disk.states[base.digest]
+                self._bridge(base.digest, (holder, *holders))
                 if self.disk.head is None:
                     self.disk.head = base
                 return self.hear(ev.SnapshotFetched(base, self.disk.states[base.digest], manifest))
         return self.hear(ev.SnapshotFailed("nobody answers"))
+
+    def _bridge(self, at: Digest, holders: tuple[PeerId, ...]) -> None:
+        """The log up to the snapshot, as far as anybody who answers has it."""
+        for other in (self.world.nodes[name] for name in holders):
+            if self.disk.head is not None and self.world.answers(self, other):
+                at = self.disk.bridge(at, other.disk)
 
     def _apply(self, apply: ef.Apply) -> None:
         head = self.disk.head
@@ -248,21 +271,33 @@ class SimNode:
                 return self.hear(ev.ApplyFailed(manifest.digest, "not from the state that is here"))
             fingerprint = digest(fingerprint, manifest.digest)
             self.disk.states[manifest.digest] = fingerprint
-        return self._applied(head_of(apply.redo[-1]), fingerprint)
+        lost = self._gone(apply.undo, apply.redo)
+        return self._applied(ev.Applied(head_of(apply.redo[-1]), fingerprint, lost))
 
     def _adopt(self, head: Head, fingerprint: Digest) -> None:
-        """Where the manifests up to it are not known, what it holds of mine cannot be counted."""
-        if isinstance(self.machine.state.moving, ev.SnapshotFetched):
-            self._told.clear()
-            self.disk.head = head
-            self.learnt = self.told() + self.machine.state.labour.owed_samples
-        self._applied(head, fingerprint)
+        assert self.disk.head is not None
+        fork = self.disk.fork(self.disk.head.digest, head.digest)
+        undo, redo = fork or ((), ())
+        unknown: Round | None = None
+        if fork is None:
+            logs = [self.disk.chain(tip) for tip in (self.disk.head.digest, head.digest)]
+            unknown = Round(max(log[0].round - 1 for log in logs if log))
+            self.excused.add("unknown")
+        told, untold = told_by(self.name, redo), told_by(self.name, undo)
+        lost = self._gone(undo, redo)
+        self._applied(ev.Applied(head, fingerprint, lost, told, untold, unknown))
 
-    def _applied(self, head: Head, fingerprint: Digest) -> None:
-        self.disk.head = head
+    def _gone(self, undo: Iterable[Manifest], redo: Iterable[Manifest]) -> int:
+        lost = self.disk.gone(self.name, undo, redo)
+        if lost:
+            self.excused.add("lost")
+        return lost
+
+    def _applied(self, event: ev.Applied) -> None:
+        head = self.disk.head = event.head
         self.disk.prune()
-        self.applied.append((head.round, head.digest, fingerprint))
-        self.hear(ev.Applied(head, fingerprint))
+        self.applied.append((head.round, head.digest, event.fingerprint))
+        self.hear(event)
         self.disk.owed = self.machine.state.labour.owed_samples
 
     # -- heartbeats ------------------------------------------------------------
@@ -298,7 +333,12 @@ class World:
         self._order = itertools.count()
         names = [f"node{i:02d}" for i in range(len(speeds))]
         self.creator = PeerId(names[0])
+        self.pace = PACE
+        self.most_replayed = MAX_REPLAY
         self.islands: list[set[PeerId]] = []
+        self.away: set[PeerId] = set()  # nobody reaches them, nor they anybody
+        self.manifests: dict[Digest, Manifest] = {}  # all that anybody ever had
+        self.snapshot_bytes = 10**6  # what a packet has: see `_contributed`
         self.nodes = {PeerId(n): SimNode(self, n, s) for n, s in zip(names, speeds, strict=True)}
         founder = self.nodes[self.creator]
         founder.disk.head = GENESIS
@@ -322,6 +362,8 @@ class World:
         return [other for other in self.nodes.values() if other is not node]
 
     def reach(self, one: SimNode, other: SimNode) -> bool:
+        if {one.name, other.name} & self.away:
+            return False
         together = any(one.name in i and other.name in i for i in self.islands)
         return one.alive and other.alive and (not self.islands or together)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from demoloco.rounds.rules import Pace, head_of
-from demoloco.types import Digest, Head, Manifest, Offer, Round
+from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round
 
 RUN = Digest(b"R" * 32)
 GENESIS = Head(digest=RUN, round=Round(0), samples_total=0)
@@ -33,11 +34,14 @@ class Faults:
 @dataclass
 class Disk:
     """What survives a crash. Packets and states deeper than `depth` under the head are gone, except
-    the snapshots."""
+    the snapshots; so are manifests deeper than `log_depth` and own packets than `own_depth`."""
 
     depth: int = 1000
+    log_depth: int = 4096
+    own_depth: int = 128
     manifests: dict[Digest, Manifest] = field(default_factory=dict)
     packets: dict[Digest, Round] = field(default_factory=dict)
+    mine: dict[Digest, Round] = field(default_factory=dict)  # own packets
     states: dict[Digest, Digest] = field(default_factory=dict)  # head → fingerprint
     head: Head | None = None
     pending: Offer | None = None
@@ -56,12 +60,53 @@ class Disk:
         assert self.head is not None
         chain = self.chain(self.head.digest)
         kept = [m for m in chain if m.round % SNAPSHOT_EVERY == 0 and m.digest in self.states]
-        return (head_of(kept[-1]), kept[-1]) if kept else (GENESIS, None)
+        if kept or RUN not in self.states:
+            last = kept[-1] if kept else self.manifests[self.head.digest]
+            return head_of(last), last
+        return GENESIS, None
+
+    def bridge(self, at: Digest, other: Disk) -> Digest:
+        """Take the log from `at` down to the own one from another; the first that both lack."""
+        assert self.head is not None
+        own = {RUN, *(manifest.digest for manifest in self.chain(self.head.digest))}
+        while at not in own:
+            manifest = self.manifests.get(at) or other.manifests.get(at)
+            if manifest is None:
+                break
+            self.manifests[at] = manifest
+            at = manifest.parent
+        return at
+
+    def gone(self, me: PeerId, undo: Iterable[Manifest], redo: Iterable[Manifest]) -> int:
+        """What is owed by the log and not in the model, for own packets that held it are gone."""
+        told = filter(None, (manifest.entry_of(me) for manifest in redo))
+        untold = filter(None, (manifest.entry_of(me) for manifest in undo))
+        lost = sum(entry.samples for entry in untold if entry.packet not in self.mine)
+        return lost + 10**9 * any(entry.packet not in self.mine for entry in told)
+
+    def fork(self, one: Digest, other: Digest) -> tuple[list[Manifest], list[Manifest]] | None:
+        """What only one of two chains has, oldest first; None if the log does not tell."""
+        mine, theirs = self.chain(one), self.chain(other)
+        there = {manifest.digest: at for at, manifest in enumerate(theirs)}
+        bases = [mine[0].parent if mine else one, theirs[0].parent if theirs else other]
+        for at in range(len(mine), -1, -1):
+            base = mine[at - 1].digest if at else bases[0]
+            if base in there or base == bases[1]:
+                return [*mine[at:]], [*theirs[there.get(base, -1) + 1 :]]
+        return None
 
     def prune(self) -> None:
         assert self.head is not None
         floor = self.head.round - self.depth
         self.packets = {p: r for p, r in self.packets.items() if r > floor}
+        own_floor = self.head.round - self.own_depth
+        self.mine = {p: r for p, r in self.mine.items() if r > own_floor}
         for old in [d for d, m in self.manifests.items() if m.round < floor]:
             if self.manifests[old].round % SNAPSHOT_EVERY:
                 self.states.pop(old, None)
+        log_floor = self.head.round - self.log_depth
+        for old in [d for d, m in self.manifests.items() if m.round < log_floor]:
+            del self.manifests[old]
+            self.states.pop(old, None)
+        if log_floor > 0:
+            self.states.pop(RUN, None)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from demoloco.errors import StoreError, SwarmError
+from demoloco.node import couriers
 from demoloco.node.couriers import Couriers
 from demoloco.node.disk import Disk
 from demoloco.outer.agreed import cut, fingerprint
@@ -34,6 +35,7 @@ class FakeSwarm:
         self.tables: dict[PeerId, Snapshot] = {}
         self.gifts: dict[PeerId, Gift] = {}
         self.log: dict[Digest, tuple[Manifest, bytes]] = {}
+        self.logs: dict[PeerId, set[Digest]] = {}  # of those who have not all
         self.most = 64
         self.break_after: int | None = None
 
@@ -62,6 +64,8 @@ class FakeSwarm:
     ) -> tuple[tuple[Manifest, bytes], ...]:
         if holder in self.away:
             raise SwarmError(f"{holder} is away")
+        if holder in self.logs and head not in self.logs[holder]:
+            raise SwarmError(f"{holder} does not have it")
         found: list[tuple[Manifest, bytes]] = []
         while head in self.log and len(found) < min(count, self.most):
             found.append(self.log[head])
@@ -325,6 +329,40 @@ async def test_the_log_is_joined_with_mine_across_a_fork(desk: Desk) -> None:
     assert isinstance(await desk.snapshot(A), ev.SnapshotFetched)
     head: Head = head_of(theirs[-1])
     assert desk.ledger.fork(GENESIS.digest, head.digest) == ((), tuple(theirs))
+
+
+async def test_the_log_between_comes_from_whoever_has_it(desk: Desk) -> None:
+    theirs = desk.scribe.play(GENESIS, 5, 1)
+    desk.serve(theirs, A)
+    desk.swarm.most = 1
+    desk.swarm.logs = {A: {theirs[-1].digest}, B: {manifest.digest for manifest in theirs[:-1]}}
+    assert isinstance(await desk.snapshot(A, B), ev.SnapshotFetched)
+    assert desk.ledger.fork(GENESIS.digest, theirs[-1].digest) == ((), tuple(theirs))
+
+
+async def test_what_of_the_log_is_at_hand_becomes_durable(desk: Desk) -> None:
+    theirs = desk.scribe.play(GENESIS, 4, 1)
+    desk.serve(theirs, A)
+    desk.swarm.most = 1
+    for manifest in theirs[1:3]:
+        sealed = desk.scribe.ledger.sealed(manifest.digest)
+        assert sealed is not None
+        desk.ledger.remember(manifest, sealed)
+        del desk.swarm.log[manifest.digest]
+    assert isinstance(await desk.snapshot(A), ev.SnapshotFetched)
+    links = desk.store.lineage(theirs[-1].digest, 9)
+    assert [link.head for link in links] == [head_of(each) for each in reversed(theirs)]
+
+
+async def test_a_log_without_end_is_not_followed_for_ever(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "LOG_PACKETS", 3)
+    theirs = desk.scribe.play(GENESIS, 9, 1)
+    desk.serve(theirs, A)
+    desk.swarm.most = 1
+    assert isinstance(await desk.snapshot(A), ev.SnapshotFetched)
+    assert len(desk.store.lineage(theirs[-1].digest, 99)) == 1 + 4
 
 
 async def test_a_log_that_does_not_reach_so_far_does_not_spoil_the_state(desk: Desk) -> None:

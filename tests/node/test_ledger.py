@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from demoloco.errors import PacketError, StoreError
+from demoloco.node import ledger
 from demoloco.node.ledger import MAX_SEALED, DoesNotApply
 from demoloco.rounds.chain import Chain
 from demoloco.rounds.rules import head_of
 from demoloco.types import Digest
-from tests.node.scribe import GENESIS, Scribe
+from tests.node.scribe import GENESIS, SPEC, Scribe
 
 
 def test_applying_moves_head_and_state() -> None:
@@ -96,10 +97,10 @@ def test_a_fork_tells_what_two_chains_do_not_share() -> None:
     common = scribe.play(GENESIS, 2, 0)
     ours = scribe.play(head_of(common[-1]), 3, 0)
     theirs = scribe.round(head_of(common[-1]), 1, salt=1)
-    ledger = scribe.ledger
-    assert ledger.fork(ours[-1].digest, theirs.digest) == (tuple(ours), (theirs,))
-    assert ledger.fork(GENESIS.digest, common[-1].digest) == ((), tuple(common))
-    assert ledger.fork(ours[-1].digest, ours[-1].digest) == ((), ())
+    fork = scribe.ledger.fork
+    assert fork(ours[-1].digest, theirs.digest) == (tuple(ours), (theirs,))
+    assert fork(GENESIS.digest, common[-1].digest) == ((), tuple(common))
+    assert fork(ours[-1].digest, ours[-1].digest) == ((), ())
 
 
 def test_where_the_log_does_not_tell_there_is_no_fork() -> None:
@@ -151,12 +152,17 @@ def test_the_pending_packet_is_mine_and_of_the_round_after_the_head() -> None:
 
 
 # -- housekeeping ----------------------------------------------------------------------------------
-def test_pruning_keeps_what_a_checkpoint_and_a_long_partition_need_but_no_states() -> None:
+def test_pruning_keeps_what_others_can_use_and_a_checkpoint_or_a_long_partition_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Packets as long as those since are no more than a snapshot; of states only the last."""
     scribe = Scribe()
     rounds = scribe.play(GENESIS, 40, 0, 1)
     head = scribe.store.head()
     assert head is not None
     scribe.store.snapshot_every = 10
+    bytes_a_round = sum(entry.size for entry in rounds[-1].entries)
+    monkeypatch.setattr(ledger, "CHUNK", 15 * bytes_a_round // SPEC.chunks // 4 + 1)
     for _ in range(2):
         scribe.ledger.prune((), (rounds[0].digest,), scribe.me)
     assert scribe.store.state(rounds[1].digest) is None
@@ -164,5 +170,47 @@ def test_pruning_keeps_what_a_checkpoint_and_a_long_partition_need_but_no_states
     for manifest in rounds:
         mine, theirs = sorted(manifest.entries, key=lambda entry: entry.contributor != scribe.me)
         assert scribe.ledger.body(mine.packet) is not None
-        assert (scribe.ledger.body(theirs.packet) is None) == (manifest.round <= 30)
+        assert (scribe.ledger.body(theirs.packet) is None) == (manifest.round <= 40 - 15)
     assert scribe.ledger.fork(rounds[0].digest, head.digest) == ((), tuple(rounds[1:]))
+
+
+def test_the_log_outlives_the_packets_as_long_as_it_names_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scribe = Scribe()
+    rounds = scribe.play(GENESIS, 20, 0, 1)
+    scribe.store.snapshot_every = 4
+    monkeypatch.setattr(ledger, "KEEP_ROUNDS", 2)
+    monkeypatch.setattr(ledger, "MAX_REPLAY", 2)
+    for rounds_kept, packets, left in ((16, 999, 16), (15, 999, 15), (15, 29, 14), (99, 8, 5)):
+        monkeypatch.setattr(ledger, "LOG_ROUNDS", rounds_kept)
+        monkeypatch.setattr(ledger, "LOG_PACKETS", packets)
+        scribe.ledger.prune((), (), scribe.me)
+        kept = [m for m in rounds if scribe.store.manifest(m.digest) is not None]
+        assert len(kept) == left  # at least since the older of two snapshots, of round 16
+        assert kept == rounds[-left:]
+        assert scribe.ledger.body(rounds[10].entries[0].packet) is None
+
+
+def test_where_two_chains_are_not_joined_the_newest_lacking_round_is_named() -> None:
+    scribe = Scribe()
+    common = scribe.play(GENESIS, 4, 0)
+    theirs = scribe.play(head_of(common[-1]), 5, 1)
+    for gone in (*common[:2], theirs[1]):
+        del scribe.store._links[gone.digest]  # type: ignore[attr-defined]
+        scribe.store._sealed.pop(gone.digest)  # type: ignore[attr-defined]
+        scribe.ledger._sealed.pop(gone.digest)
+    ends = common[-1].digest, theirs[-1].digest
+    assert scribe.ledger.fork(*ends) is None
+    assert scribe.ledger.unknown(*ends) == theirs[1].round
+    assert scribe.ledger.unknown(common[-1].digest) == 2
+
+
+def test_a_checkpoint_that_the_log_no_longer_reaches_is_taken_for_older() -> None:
+    """By its packets as by their samples: the model and the count say the same."""
+    scribe = Scribe()
+    rounds = scribe.play(GENESIS, 3, 0)
+    lost = Digest(b"?" * 32)
+    assert scribe.ledger.around(lost, rounds[-1].digest) == ((), tuple(rounds))
+    scribe.ledger.note_owed(lost, 100)
+    assert scribe.ledger.owed_samples(scribe.me, rounds[-1].digest) == 100 - 3 * 8

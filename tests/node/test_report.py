@@ -36,6 +36,8 @@ class Desk:
             pace=PACE,
             inner_steps=1,
             leave_seconds=1,
+            snapshot_bytes=1,
+            snapshot_every=1,
         )
         self.machine = Machine(settings)
 

@@ -108,6 +108,17 @@ async def test_what_was_told_on_an_abandoned_chain_is_owed_again(desk: Desk) -> 
     assert correct.untold == (desk.scribe.mine(ours),)
 
 
+async def test_of_what_an_abandoned_chain_told_only_what_is_gone_is_lost(desk: Desk) -> None:
+    await desk.stance.settle(GENESIS, None, None)
+    first, second = desk.scribe.play(GENESIS, 2, 0)
+    await desk.stance.move(head_of(second), (), (first, second))
+    del desk.scribe.store._blobs[first.entries[0].packet]  # type: ignore[attr-defined]
+    other = desk.scribe.round(GENESIS, 1, salt=1)
+    head, _ = desk.scribe.ledger.apply((second, first), (other,))
+    assert await desk.stance.move(head, (second, first), (other,)) == first.entries[0].samples
+    assert desk.crew.last.untold == (desk.scribe.mine(second),)
+
+
 async def test_a_packet_that_both_chains_took_changes_nothing(desk: Desk) -> None:
     await desk.stance.settle(GENESIS, None, None)
     offer = desk.scribe.told(GENESIS)
@@ -204,7 +215,7 @@ async def test_a_model_whose_told_part_is_gone_is_of_no_use(desk: Desk) -> None:
     entry = manifest.entry_of(desk.scribe.me)
     assert entry is not None
     del desk.scribe.store._blobs[entry.packet]  # type: ignore[attr-defined]
-    assert not await desk.stance.move(head, (), (manifest,))
+    assert await desk.stance.move(head, (), (manifest,)) is None
     assert len(desk.crew.told) == 1
     assert desk.stance.standing is None
 

@@ -83,7 +83,14 @@ class Desk:
     """A machine, the time, and what it wanted so far."""
 
     def __init__(self, me: str = ME, creator: str = "founder", **settings: Any) -> None:
-        told = {"inner_steps": 10, "leave_seconds": 20.0, "pace": PACE, **settings}
+        told = {
+            "inner_steps": 10,
+            "leave_seconds": 20.0,
+            "pace": PACE,
+            "snapshot_bytes": 10**6,
+            "snapshot_every": 5,
+            **settings,
+        }
         self.me = PeerId(me)
         self.machine = Machine(Settings(me=self.me, run=RUN, creator=PeerId(creator), **told))
         self.now = 0.0
@@ -151,11 +158,11 @@ class Desk:
             self.apply()
         return self.wanted
 
-    def apply(self) -> list[ef.Effect]:
+    def apply(self, lost: int = 0) -> list[ef.Effect]:
         """What is to be applied is applied."""
         (apply,) = self.wants(ef.Apply)
         head = head_of(apply.redo[-1])
-        return self.hear(ev.Applied(head, digest("state after", head.digest)))
+        return self.hear(ev.Applied(head, digest("state after", head.digest), lost))
 
     def train(self, samples: int = 10) -> list[ef.Effect]:
         return self.hear(ev.Trained(samples))

@@ -14,6 +14,7 @@ from demoloco.types import Digest, Draft, Head, Manifest, Member, Offer, Phase
 from tests.sim import RUN
 
 LEFT_OUT = {"size", "run", "parent", "state", "fingerprint"}
+RARE = {"lost", "told", "untold", "unknown"}  # shown where there is something to show
 
 
 class Scribe:
@@ -100,5 +101,6 @@ class Scribe:
             f"{field.name}={self._text(getattr(value, field.name))}"
             for field in fields(value)  # type: ignore[arg-type]
             if field.name not in LEFT_OUT
+            and not (field.name in RARE and not getattr(value, field.name))
         ]
         return f"({', '.join(shown)})" if shown else ""

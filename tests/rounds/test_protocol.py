@@ -43,6 +43,7 @@ def test_numbers_stand_only_before_sentences() -> None:
 
 
 def test_the_document_names_the_bounds_of_the_code() -> None:
+    from demoloco.node import ledger
     from demoloco.rounds import chain, decide, facts, open_round, rules
 
     text = re.sub(r"\s+", " ", DOCUMENT.read_text())
@@ -55,6 +56,9 @@ def test_the_document_names_the_bounds_of_the_code() -> None:
         f"failed {facts.MAX_TRIES} times",
         f"at most {open_round.MAX_PARENTS} parents, the oldest goes, and {open_round.MAX_OFFERS}",
         f"More than {decide.MAX_REPLAY} rounds behind",
+        f"at most {decide.MAX_REPLAY} rounds, and since",
+        f"last {ledger.LOG_ROUNDS} rounds, as long as they name no more than {ledger.LOG_PACKETS}",
+        f"those of the last {chain.KEEP_ROUNDS} rounds",
         f"aside for {facts.ASIDE_SECONDS:.0f} seconds",
         f"At most {chain.MAX_BESIDE} manifests",
         f"more than {chain.KEEP_ROUNDS} rounds under the head",

@@ -102,18 +102,55 @@ def test_further_behind_nothing_new_is_begun() -> None:
     assert desk.machine.phase is Phase.CATCHING_UP
 
 
-def test_far_behind_a_snapshot_is_taken() -> None:
+def _behind(bytes: int, length: int = 7, every: int = 5, on: int = 0) -> Desk:
+    """So many rounds of a packet of 100 bytes each are known; a snapshot has `bytes`."""
+    rounds = chain(length)
+    desk = Desk(snapshot_bytes=bytes, snapshot_every=every).start(*rounds[:on])
+    desk.see("founder", head_of(rounds[-1]))
+    desk.hear(ev.ManifestsFetched(FOUNDER, tuple(reversed(rounds[on:]))))
+    return desk
+
+
+def test_a_snapshot_is_taken_where_the_packets_that_it_spares_have_more_bytes() -> None:
     """[P46]"""
-    desk = Desk().start()
+    assert len(_behind(500).wants(ef.FetchSnapshot)) == 0  # packets of as many bytes
+    assert len(_behind(499).wants(ef.FetchSnapshot)) == 1
+    assert len(_behind(301, length=13, every=10, on=7).wants(ef.FetchSnapshot)) == 0
+    assert len(_behind(299, length=13, every=10, on=7).wants(ef.FetchSnapshot)) == 1
+    assert len(_behind(0, on=5).wants(ef.FetchSnapshot)) == 0  # it spares nothing
+    assert len(_behind(0, length=5, on=4).wants(ef.FetchSnapshot)) == 0  # nobody may serve it yet
+    assert len(_behind(0, length=4).wants(ef.FetchSnapshot)) == 0  # there is none
+    rounds = chain(7)
+    desk = Desk(snapshot_bytes=399).start()
+    desk.see("founder", head_of(rounds[-1]))
+    desk.hear(ev.ManifestsFetched(FOUNDER, tuple(reversed(rounds[2:]))))
+    assert len(desk.wants(ef.FetchManifests)) == 1  # three packets so far
+    desk.hear(ev.ManifestsFetched(FOUNDER, (rounds[1],)))
+    assert desk.wants(ef.FetchManifests) == []
+    assert len(desk.wants(ef.FetchSnapshot)) == 1
+
+
+def test_where_no_snapshot_is_to_be_had_dear_packets_are_fetched() -> None:
+    """[P47]"""
+    desk = _behind(0)
+    assert desk.wants(ef.Fetch) == []
+    desk.fail(ev.SnapshotFailed("nobody answers"))
+    assert [fetch.packet for fetch in desk.wants(ef.Fetch)] == [chain(1)[0].entries[0].packet]
+
+
+def test_far_behind_a_snapshot_is_taken() -> None:
+    """[P48]"""
+    desk = Desk(snapshot_bytes=10**9).start()
     rounds = chain(MAX_REPLAY + 1)
     desk.see("near", head_of(rounds[MAX_REPLAY - 1]))
     assert desk.wants(ef.FetchSnapshot) == []
     desk.see("far", head_of(rounds[-1]))
     assert desk.wants(ef.FetchSnapshot) == [ef.FetchSnapshot((PeerId("far"), PeerId("near")))]
+    assert desk.wants(ef.FetchManifests) == []
 
 
 def test_where_a_manifest_on_the_way_is_not_to_be_had_a_snapshot_is_taken() -> None:
-    """[P47]"""
+    """[P49]"""
     desk = Desk().start()
     rounds = chain(3)
     desk.see("founder", head_of(rounds[-1]))
@@ -124,7 +161,7 @@ def test_where_a_manifest_on_the_way_is_not_to_be_had_a_snapshot_is_taken() -> N
 
 @pytest.mark.parametrize("fork", [False, True])
 def test_where_packets_on_the_way_are_not_to_be_had_a_snapshot_is_taken(fork: bool) -> None:
-    """[P48]"""
+    """[P50]"""
     desk = Desk().start(*(chain(1, "other") if fork else ()))
     rounds = chain(3)
     desk.see("founder", head_of(rounds[-1]))
@@ -143,7 +180,7 @@ def _at_snapshot(at: Manifest | Head) -> ev.SnapshotFetched:
 
 
 def test_a_snapshot_is_taken_whole_and_the_rest_is_replayed() -> None:
-    """[P49]"""
+    """[P51]"""
     desk = Desk().start()
     rounds = chain(MAX_REPLAY + 2)
     desk.see("founder", head_of(rounds[-1]))
@@ -159,7 +196,7 @@ def test_a_snapshot_is_taken_whole_and_the_rest_is_replayed() -> None:
 
 
 def test_a_snapshot_that_is_not_heavier_is_of_no_use_and_counts_as_failed() -> None:
-    """[P50]"""
+    """[P52]"""
     rounds = chain(MAX_REPLAY + 3)
     parent = head_of(rounds[0])
     false = manifest(parent, [offer("x", parent)], "founder", samples_total=10**6)
@@ -179,17 +216,29 @@ def test_a_snapshot_that_is_not_heavier_is_of_no_use_and_counts_as_failed() -> N
         assert len(desk.wants(ef.FetchSnapshot)) == 1
 
 
-def test_a_snapshot_tells_of_me_only_what_the_known_manifests_do() -> None:
-    """[P51]"""
-    for known, owed in ((True, 0), (False, 10)):
+def test_what_the_log_up_to_a_snapshot_tells_of_me_is_accounted_for() -> None:
+    """[P53]"""
+    for known in (True, False):  # to the machine; the log on the disk reaches further
         desk = Desk().start()
         first = manifest(GENESIS, [desk.contribute(10)], "founder")
         last = manifest(head_of(first), [offer("x", head_of(first))], "x", ("me",))
-        _take_snapshot(desk, [first, last], known=known)
-        assert desk.owed == owed
+        _take_snapshot(desk, [first, last], known=known, told=12, untold=7)
+        assert desk.owed == (0 if known else 5)
 
 
-def _take_snapshot(desk: Desk, rounds: list[Manifest], *, known: bool) -> None:
+def test_where_the_log_does_not_reach_what_is_owed_stays_owed() -> None:
+    """[P54]"""
+    desk = Desk().start()
+    first = manifest(GENESIS, [desk.contribute(10)], "founder")
+    last = manifest(head_of(first), [offer("x", head_of(first))], "x", ("me",))
+    _take_snapshot(desk, [first, last], known=False, unknown=1)
+    assert desk.owed == 10
+    warning = desk.wants(ef.Note)[0]
+    assert warning.warning
+    assert "in rounds up to 1 cannot be accounted for" in warning.text
+
+
+def _take_snapshot(desk: Desk, rounds: list[Manifest], *, known: bool, **log: int) -> None:
     """The state of the first round, if the way is known; else of the last."""
     far = replace(head_of(rounds[-1]), round=MAX_REPLAY + 9, digest=digest("far"))
     at = rounds[0] if known else rounds[-1]
@@ -200,12 +249,12 @@ def _take_snapshot(desk: Desk, rounds: list[Manifest], *, known: bool) -> None:
     desk.hear(_at_snapshot(at))
     assert desk.wants(ef.Commit) == ([ef.Commit(at)] if known else [])
     (adopt,) = desk.wants(ef.Adopt)
-    desk.hear(ev.Applied(adopt.head, adopt.fingerprint))
+    desk.hear(ev.Applied(adopt.head, adopt.fingerprint, **log))
     assert desk.head == head_of(at)
 
 
 def test_a_head_that_nobody_can_deliver_is_left_aside_for_a_while() -> None:
-    """[P52]"""
+    """[P55]"""
     desk = Desk().start()
     lost = chain(1)[0]
     desk.see("founder", head_of(lost))
@@ -219,7 +268,7 @@ def test_a_head_that_nobody_can_deliver_is_left_aside_for_a_while() -> None:
 
 
 def test_a_manifest_whose_packets_nobody_has_is_left_aside_for_a_lighter_one() -> None:
-    """[P53]"""
+    """[P56]"""
     desk = Desk().start()
     heavy = manifest(GENESIS, [offer("gone", samples=99)], "founder")
     light = manifest(GENESIS, [offer("here")], "here")
@@ -234,7 +283,7 @@ def test_a_manifest_whose_packets_nobody_has_is_left_aside_for_a_lighter_one() -
 
 
 def test_without_anybody_to_ask_a_head_is_left_aside() -> None:
-    """[P54]"""
+    """[P57]"""
     desk = Desk("founder").start()
     desk.hear(ev.ManifestHeard(PeerId("other"), chain(2, "other")[1]))
     assert "nobody is there to ask" in _aside(desk)[0]
@@ -243,7 +292,7 @@ def test_without_anybody_to_ask_a_head_is_left_aside() -> None:
 
 
 def test_a_head_to_which_no_snapshot_leads_is_left_aside() -> None:
-    """[P55]"""
+    """[P58]"""
     desk = Desk().start()
     desk.see("founder", head_of(chain(MAX_REPLAY + 1)[-1]))
     desk.fail(ev.SnapshotFailed("nobody answers"))
@@ -251,7 +300,7 @@ def test_a_head_to_which_no_snapshot_leads_is_left_aside() -> None:
 
 
 def test_a_new_member_or_the_manifest_itself_ends_the_waiting() -> None:
-    """[P56]"""
+    """[P59]"""
     for way in (ev.MemberSeen(member("new", None)), ev.ManifestHeard(FOUNDER, chain(1)[0])):
         desk = Desk().start()
         desk.see("founder", head_of(chain(1)[0]))
@@ -262,7 +311,7 @@ def test_a_new_member_or_the_manifest_itself_ends_the_waiting() -> None:
 
 
 def test_a_manifest_that_does_not_apply_puts_my_own_state_in_doubt() -> None:
-    """[P57]"""
+    """[P60]"""
     rounds = chain(2)
     desk = Desk().start(rounds[0]).see("founder", head_of(rounds[0]))
     desk.hear(ev.ManifestHeard(FOUNDER, rounds[1]))
@@ -274,7 +323,7 @@ def test_a_manifest_that_does_not_apply_puts_my_own_state_in_doubt() -> None:
 
 
 def test_a_manifest_that_does_not_apply_after_a_snapshot_either_is_refused() -> None:
-    """[P58]"""
+    """[P61]"""
     rounds = chain(2)
     desk = Desk().start(rounds[0]).see("founder", head_of(rounds[0]))
     desk.hear(ev.ManifestHeard(FOUNDER, rounds[1]))
@@ -303,7 +352,7 @@ def _forked(*, told: bool) -> tuple[Desk, list[Manifest], list[Manifest]]:
 
 
 def test_a_heavier_chain_wins_whole_and_at_once() -> None:
-    """[P59]"""
+    """[P62]"""
     desk, lost, won = _forked(told=False)
     desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(won[:2]))))
     assert desk.wanted == []  # 20 samples are not more than 30
@@ -320,30 +369,30 @@ def test_a_heavier_chain_wins_whole_and_at_once() -> None:
 
 
 def test_what_the_lost_chain_told_of_me_is_owed_again() -> None:
-    """[P60]"""
+    """[P63]"""
     desk, _, _ = _forked(told=False)
     assert desk.owed == 0
     _go(desk, chain(4, "y"))
     assert desk.owed == 20
 
 
-def _go(desk: Desk, won: list[Manifest]) -> None:
+def _go(desk: Desk, won: list[Manifest], lost: int = 0) -> None:
     """To the end of this chain, at once."""
     desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(won))))
     for fetch in desk.wants(ef.Fetch):
         desk.hear(ev.PacketFetched(fetch.packet, 1.0))
-    desk.apply()
+    desk.apply(lost)
 
 
 def test_what_the_winning_chain_told_of_me_is_not_owed() -> None:
-    """[P61]"""
+    """[P64]"""
     desk, _, won = _forked(told=True)
     _go(desk, won)
     assert desk.owed == 10  # of two packets the winner has one
 
 
 def test_a_packet_of_the_lost_open_round_is_made_anew() -> None:
-    """[P62]"""
+    """[P65]"""
     desk, _, _ = _forked(told=False)
     desk.contribute(5)
     _go(desk, chain(4, "y"))
@@ -351,14 +400,23 @@ def test_a_packet_of_the_lost_open_round_is_made_anew() -> None:
 
 
 def test_owed_is_never_below_nothing() -> None:
-    """[P63]"""
+    """[P66]"""
     desk = Desk().start()
     desk.get(manifest(GENESIS, [offer("me", samples=50)], "founder"))
     assert desk.owed == 0
 
 
+def test_what_would_be_owed_again_is_lost_where_its_packets_are_gone() -> None:
+    """[P67]"""
+    for lost, owed in ((8, 12), (99, 0)):
+        desk, _, _ = _forked(told=False)
+        _go(desk, chain(4, "y"), lost=lost)
+        assert desk.owed == owed
+        assert f"{20 - owed} samples that were owed are lost" in desk.wants(ef.Note)[-1].text
+
+
 def test_a_manifest_heard_again_changes_nothing() -> None:
-    """[P64]"""
+    """[P68]"""
     desk = Desk().start(*chain(2))
     for known in chain(2):
         desk.hear(ev.ManifestHeard(FOUNDER, known))
@@ -374,19 +432,19 @@ def _refusal(desk: Desk, false: Manifest) -> str:
 
 
 def test_a_manifest_of_another_round_than_follows() -> None:
-    """[P65]"""
+    """[P69]"""
     false = manifest(GENESIS, [offer("founder")], "founder", round=2)
     assert "round 2 cannot follow round 0" in _refusal(Desk().start(), false)
 
 
 def test_a_manifest_whose_samples_do_not_add_up() -> None:
-    """[P66]"""
+    """[P70]"""
     false = manifest(GENESIS, [offer("founder")], "founder", samples_total=11)
     assert "claims 11 samples in all, 0 + 10 are there" in _refusal(Desk().start(), false)
 
 
 def test_a_manifest_with_a_rank_that_is_another_s() -> None:
-    """[P67]"""
+    """[P71]"""
     false = manifest(GENESIS, [offer("liar")], "liar", rank=0)
     assert "rank 0 is ounder's, not liar's" in _refusal(Desk().start(), false)
     late = manifest(GENESIS, [offer("founder")], "founder", rank=3)
@@ -394,7 +452,7 @@ def test_a_manifest_with_a_rank_that_is_another_s() -> None:
 
 
 def test_a_manifest_of_another_run_is_ignored() -> None:
-    """[P68]"""
+    """[P72]"""
     desk = Desk().start()
     false = manifest(GENESIS, [offer("founder")], "founder", run=digest("another"))
     desk.hear(ev.ManifestHeard(PeerId("liar"), false))
@@ -402,7 +460,7 @@ def test_a_manifest_of_another_run_is_ignored() -> None:
 
 
 def test_a_manifest_of_unknown_parent_is_checked_when_its_parent_comes() -> None:
-    """[P69]"""
+    """[P73]"""
     desk = Desk().start().see("founder")
     rounds = chain(2)
     false = manifest(head_of(rounds[0]), [offer("x")], "founder", samples_total=99)
@@ -415,7 +473,7 @@ def test_a_manifest_of_unknown_parent_is_checked_when_its_parent_comes() -> None
 
 
 def test_what_stands_on_a_refused_manifest_is_refused() -> None:
-    """[P70]"""
+    """[P74]"""
     desk = Desk().start().see("liar")
     false = manifest(GENESIS, [offer("founder")], "founder", samples_total=11)
     desk.hear(ev.ManifestHeard(PeerId("liar"), false))
@@ -426,7 +484,7 @@ def test_what_stands_on_a_refused_manifest_is_refused() -> None:
 
 
 def test_a_manifest_that_contradicts_a_packet_that_is_here() -> None:
-    """[P71]"""
+    """[P75]"""
     desk = Desk().start()
     desk.receive(offer("one", samples=10))
     false = manifest(GENESIS, [offer("one", samples=9999)], "founder")
@@ -434,7 +492,7 @@ def test_a_manifest_that_contradicts_a_packet_that_is_here() -> None:
 
 
 def test_a_manifest_with_a_refused_packet() -> None:
-    """[P72]"""
+    """[P76]"""
     desk = Desk().start()
     false = manifest(GENESIS, [offer("one")], "founder")
     desk.hear(ev.ManifestHeard(FOUNDER, false))
@@ -444,7 +502,7 @@ def test_a_manifest_with_a_refused_packet() -> None:
 
 
 def test_a_lie_about_a_packet_does_not_taint_the_manifest_that_has_it_right() -> None:
-    """[P73]"""
+    """[P77]"""
     desk = Desk().start()
     desk.hear(ev.OffersHeard(PeerId("liar"), (replace(offer("one"), samples=1000),)))
     true = manifest(GENESIS, [offer("one")], "founder")
@@ -457,7 +515,7 @@ def test_a_lie_about_a_packet_does_not_taint_the_manifest_that_has_it_right() ->
 
 
 def test_an_answer_that_was_not_asked_for_is_ignored() -> None:
-    """[P74]"""
+    """[P78]"""
     desk = Desk().start()
     desk.hear(ev.PacketFetched(digest("what"), 1.0), ev.PacketRefused(digest("what")))
     assert desk.machine.state.held == {}
@@ -465,7 +523,7 @@ def test_an_answer_that_was_not_asked_for_is_ignored() -> None:
 
 
 def test_an_older_word_of_a_member_is_ignored() -> None:
-    """[P75]"""
+    """[P79]"""
     desk = Desk().start()
     desk.hear(ev.MemberSeen(member("one", None, Phase.LEAVING, sequence=2)))
     desk.hear(ev.MemberSeen(member("one", GENESIS, Phase.TRAINING, sequence=1)))
@@ -473,7 +531,7 @@ def test_an_older_word_of_a_member_is_ignored() -> None:
 
 
 def test_manifests_beside_the_chain_are_bounded_the_lightest_go() -> None:
-    """[P76]"""
+    """[P80]"""
     desk = Desk().start()
     claims = [
         manifest(replace(GENESIS, digest=digest(n)), [offer("x")], "x", samples_total=n)
@@ -486,7 +544,7 @@ def test_manifests_beside_the_chain_are_bounded_the_lightest_go() -> None:
 
 
 def test_what_is_far_under_the_head_is_forgotten() -> None:
-    """[P77]"""
+    """[P81]"""
     rounds = chain(KEEP_ROUNDS + 2)
     desk = Desk().start(*rounds[:-1])
     desk.get(rounds[-1])
@@ -495,7 +553,7 @@ def test_what_is_far_under_the_head_is_forgotten() -> None:
 
 
 def test_what_was_refused_is_remembered_up_to_a_bound() -> None:
-    """[P78]"""
+    """[P82]"""
     desk = Desk().start()
     false = [
         manifest(GENESIS, [offer("x")], "founder", samples_total=1000 + n)
@@ -509,6 +567,6 @@ def test_what_was_refused_is_remembered_up_to_a_bound() -> None:
 
 
 def test_the_line_of_succession_cannot_be_chosen_by_a_name_alone() -> None:
-    """[P79]"""
+    """[P83]"""
     orders = {tuple(in_line(digest(n), "a", "b", "c")) for n in range(50)}
     assert len(orders) == 6

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS
@@ -10,6 +13,7 @@ from demoloco.rounds.state import COMPANY_SECONDS
 from demoloco.types import Phase
 from tests.rounds.desk import (
     GENESIS,
+    PACE,
     Desk,
     PeerId,
     chain,
@@ -24,7 +28,7 @@ FOUNDER = PeerId("founder")
 
 # -- joining ---------------------------------------------------------------------------------------
 def test_a_node_without_a_state_fetches_a_snapshot_from_members_that_have_one() -> None:
-    """[P80]"""
+    """[P84]"""
     desk = Desk()
     desk.see("also new", None, Phase.JOINING)
     assert desk.wants(ef.FetchSnapshot) == []
@@ -36,7 +40,7 @@ def test_a_node_without_a_state_fetches_a_snapshot_from_members_that_have_one() 
 
 
 def test_a_joiner_neither_trains_nor_keeps_manifests() -> None:
-    """[P81]"""
+    """[P85]"""
     desk = Desk()
     desk.hear(ev.WorkerCame(), ev.ManifestHeard(FOUNDER, chain(1)[0]))
     assert desk.wanted == [ef.Say(Phase.JOINING, None)]
@@ -54,7 +58,7 @@ def _joined() -> Desk:
 
 
 def test_a_joiner_stands_on_the_snapshot_and_replays_the_rest() -> None:
-    """[P82]"""
+    """[P86]"""
     desk, rounds = _joined(), chain(4)
     assert desk.head == head_of(rounds[1])
     desk.hear(ev.ManifestsFetched(FOUNDER, (rounds[3], rounds[2])))
@@ -64,12 +68,12 @@ def test_a_joiner_stands_on_the_snapshot_and_replays_the_rest() -> None:
 
 
 def test_a_joiner_owes_nothing() -> None:
-    """[P83]"""
+    """[P87]"""
     assert _joined().owed == 0
 
 
 def test_nobody_waits_for_a_joiner_in_the_round_in_which_it_comes() -> None:
-    """[P84]"""
+    """[P88]"""
     desk = Desk("founder").settle_round()
     desk.see("joiner", desk.head)
     desk.contribute()
@@ -83,7 +87,7 @@ def test_nobody_waits_for_a_joiner_in_the_round_in_which_it_comes() -> None:
 
 # -- leaving ---------------------------------------------------------------------------------------
 def test_a_leaver_cuts_its_steps_and_tells_them() -> None:
-    """[P85]"""
+    """[P89]"""
     desk = Desk().start().see("founder")
     desk.hear(ev.LeaveRequested())
     assert desk.wants(ef.Cut) == [ef.Cut()]
@@ -92,27 +96,62 @@ def test_a_leaver_cuts_its_steps_and_tells_them() -> None:
     assert desk.wants(ef.Stop) == []
 
 
-def _leaver() -> Desk:
+def _leaver(**settings: Any) -> Desk:
     """Its last packet is out."""
-    desk = Desk().start().see("one").see("two")
+    desk = Desk(**settings).start().see("one").see("two")
     desk.hear(ev.LeaveRequested())
     desk.train(3)
     desk.hear(ev.Contributed(offer("me", samples=3), 1.0))
     return desk
 
 
-def test_a_leaver_stops_when_all_who_take_part_have_its_packet() -> None:
-    """[P86]"""
+def _announce(desk: Desk, *peers: str) -> None:
+    """These have the leaver's packet."""
+    for peer in peers:
+        desk.hear(ev.OffersHeard(PeerId(peer), (offer("me", samples=3),)))
+
+
+def test_a_leaver_stops_when_all_who_take_part_have_announced_its_packet() -> None:
+    """[P90]"""
     desk = _leaver()
-    packet = offer("me").packet
-    desk.hear(ev.PacketServed(PeerId("one"), packet), ev.PacketServed(PeerId("two"), digest("no")))
+    _announce(desk, "one")
     assert desk.wants(ef.Stop) == []
-    desk.hear(ev.OffersHeard(PeerId("two"), (offer("me", samples=3),)))
+    _announce(desk, "two")
     assert desk.wants(ef.Stop) == [ef.Stop()]
 
 
+def test_the_packet_of_a_leaver_is_announced_at_once() -> None:
+    """[P91]"""
+    for phase, announced in ((Phase.LEAVING, [2]), (Phase.EXCHANGING, [])):
+        desk = Desk().start().see("one").see("two")
+        desk.receive(offer("one"))
+        desk.see("two", phase=phase)
+        desk.receive(offer("two"))
+        assert [len(wish.offers) for wish in desk.wants(ef.Announce)] == announced
+
+
+def test_a_leaver_does_not_stop_while_a_manifest_without_its_packet_is_under_way() -> None:
+    """[P92]"""
+    desk = _leaver()
+    without = manifest(GENESIS, [offer("one")], "founder")
+    desk.hear(ev.ManifestHeard(FOUNDER, without))
+    _announce(desk, "one", "two")
+    assert desk.wants(ef.Stop) == []
+    desk.hear(ev.PacketFetched(offer("one").packet, 1.0))
+    desk.apply()
+    assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 3)]
+
+
+def test_a_leaver_in_a_crowd_waits_for_the_manifest() -> None:
+    """[P93]"""
+    for most, stops in ((3, 1), (2, 0)):
+        desk = _leaver(pace=replace(PACE, max_contributors=most))
+        _announce(desk, "one", "two")
+        assert len(desk.wants(ef.Stop)) == stops
+
+
 def test_a_leaver_whose_packet_is_in_waits_until_the_others_have_the_round() -> None:
-    """[P87]"""
+    """[P94]"""
     desk = _leaver()
     first = manifest(GENESIS, [offer("me", samples=3)], "founder")
     desk.get(first)
@@ -124,14 +163,14 @@ def test_a_leaver_whose_packet_is_in_waits_until_the_others_have_the_round() -> 
 
 
 def test_a_leaver_left_out_tells_it_in_the_next_round() -> None:
-    """[P88]"""
+    """[P95]"""
     desk = _leaver()
     desk.get(manifest(GENESIS, [offer("one")], "founder"))
     assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 3)]
 
 
 def test_a_leaver_stops_at_the_latest_when_its_time_is_up() -> None:
-    """[P89]"""
+    """[P96]"""
     desk = _leaver()
     desk.wake(19.9)
     assert desk.wants(ef.Stop) == []
@@ -140,7 +179,7 @@ def test_a_leaver_stops_at_the_latest_when_its_time_is_up() -> None:
 
 
 def test_a_leaver_alone_closes_its_last_round_itself() -> None:
-    """[P90]"""
+    """[P97]"""
     desk = Desk("founder").start()
     desk.hear(ev.LeaveRequested())
     desk.train(3)
@@ -152,7 +191,7 @@ def test_a_leaver_alone_closes_its_last_round_itself() -> None:
 
 
 def test_a_second_request_forces_the_end() -> None:
-    """[P91]"""
+    """[P98]"""
     desk = _leaver()
     desk.hear(ev.LeaveRequested(), after=10.0)
     assert desk.wants(ef.Stop) == []
@@ -161,14 +200,14 @@ def test_a_second_request_forces_the_end() -> None:
 
 
 def test_a_joiner_leaves_at_once() -> None:
-    """[P92]"""
+    """[P99]"""
     desk = Desk()
     desk.hear(ev.LeaveRequested())
     assert desk.wants(ef.Stop) == [ef.Stop()]
 
 
 def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
-    """[P93]"""
+    """[P100]"""
     desk = Desk("founder", stop_after=1).start().see("other")
     desk.contribute()
     desk.hear(ev.ManifestHeard(FOUNDER, desk.seal()))
@@ -182,7 +221,7 @@ def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
 
 
 def test_after_the_end_nothing_is_wanted() -> None:
-    """[P94]"""
+    """[P101]"""
     desk = Desk().start()
     desk.hear(ev.LeaveRequested(now=True))
     assert desk.hear(ev.WorkerCame(), ev.MemberSeen(member("one", GENESIS)), ev.Woken()) == []
@@ -191,7 +230,7 @@ def test_after_the_end_nothing_is_wanted() -> None:
 
 # -- crash and restart -----------------------------------------------------------------------------
 def test_a_restart_stands_on_the_head_of_the_disk() -> None:
-    """[P95]"""
+    """[P102]"""
     desk = Desk().start(*chain(3), owed_samples=4)
     assert desk.head == head_of(chain(3)[2])
     assert desk.machine.fingerprint == digest("state after", desk.head.digest)
@@ -199,7 +238,7 @@ def test_a_restart_stands_on_the_head_of_the_disk() -> None:
 
 
 def test_the_packet_of_the_open_round_is_announced_again_not_made_again() -> None:
-    """[P96]"""
+    """[P103]"""
     pending = offer("me")
     desk = Desk().see("founder").start(pending=pending, pending_norm=2.0, owed_samples=10)
     assert desk.machine.state.round.mine == pending
@@ -209,7 +248,7 @@ def test_the_packet_of_the_open_round_is_announced_again_not_made_again() -> Non
 
 
 def test_a_stored_packet_of_another_round_is_not_announced_but_owed() -> None:
-    """[P97]"""
+    """[P104]"""
     desk = Desk().see("founder").start(*chain(1), pending=offer("me"), owed_samples=10)
     assert desk.machine.state.round.mine is None
     desk.train(5)
@@ -217,7 +256,7 @@ def test_a_stored_packet_of_another_round_is_not_announced_but_owed() -> None:
 
 
 def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
-    """[P98]"""
+    """[P105]"""
     desk = Desk().start()
     desk.train(10)
     desk.hear(ev.WorkerLost(owed_samples=4))
@@ -228,8 +267,19 @@ def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
     assert desk.wanted[:2] == [ef.Settle(), ef.Train(1, 10)]
 
 
+def test_a_worker_that_starts_without_what_was_owed_owes_what_is_out() -> None:
+    """[P106]"""
+    pending = offer("me", samples=3)
+    for out, left in ((None, 0), (pending, 3)):
+        desk = Desk().see("founder").start(pending=out, pending_norm=1.0, owed_samples=10)
+        desk.hear(ev.OwedForgotten())
+        assert desk.owed == left
+        assert f"{10 - left} samples that were owed are lost" in desk.wants(ef.Note)[0].text
+        assert desk.hear(ev.OwedForgotten()) == []
+
+
 def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others() -> None:
-    """[P109]"""
+    """[P117]"""
     shared = manifest(GENESIS, [offer("me"), offer("other")], "founder")
     pending = offer("me", head_of(shared))
     desk = Desk().start(shared, pending=pending, pending_norm=1.0, owed_samples=10)
@@ -240,7 +290,7 @@ def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others()
 
 
 def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
-    """[P99]"""
+    """[P107]"""
     desk = Desk("founder").settle_round("other")
     mine = desk.contribute()
     desk.hear(ev.WorkerLost(owed_samples=10))
@@ -250,7 +300,7 @@ def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
 
 
 def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> None:
-    """[P100]"""
+    """[P108]"""
     desk = Desk().start()
     desk.train(10)
     late = offer("me")
@@ -262,7 +312,7 @@ def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> Non
 
 
 def test_training_goes_on_over_a_round_that_closes() -> None:
-    """[P101]"""
+    """[P109]"""
     desk = Desk().start()
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))
     assert desk.wants(ef.Cut) + desk.wants(ef.Train) == []
@@ -272,7 +322,7 @@ def test_training_goes_on_over_a_round_that_closes() -> None:
 
 # -- timers and words ------------------------------------------------------------------------------
 def test_one_alarm_is_out_the_earliest() -> None:
-    """[P102]"""
+    """[P110]"""
     desk = Desk("founder").settle_round("one", "two")
     desk.contribute()
     assert desk.wants(ef.WakeMe) == [ef.WakeMe(3.0)]  # the next announcement
@@ -283,7 +333,7 @@ def test_one_alarm_is_out_the_earliest() -> None:
 
 
 def test_while_the_state_moves_nothing_else_is_wanted() -> None:
-    """[P103]"""
+    """[P111]"""
     desk = Desk().start()
     desk.train()
     desk.hear(ev.ManifestHeard(FOUNDER, chain(1)[0]))
@@ -298,7 +348,7 @@ def test_while_the_state_moves_nothing_else_is_wanted() -> None:
 
 
 def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
-    """[P104]"""
+    """[P112]"""
 
     def notes() -> list[list[str]]:
         world = World(11, [1.0, 0.5, 1.0])
@@ -311,7 +361,7 @@ def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
 
 
 def test_a_word_is_said_when_it_is_new() -> None:
-    """[P105]"""
+    """[P113]"""
     desk = Desk().start(worker=False)
     desk.hear(ev.WorkerCame())
     assert desk.wants(ef.Say) == [ef.Say(Phase.TRAINING, GENESIS)]
@@ -322,7 +372,7 @@ def test_a_word_is_said_when_it_is_new() -> None:
 
 
 def test_the_phase_says_what_a_node_does() -> None:
-    """[P106]"""
+    """[P114]"""
     desk = Desk()
     assert desk.machine.phase is Phase.JOINING
     desk.start(worker=False)
@@ -338,7 +388,7 @@ def test_the_phase_says_what_a_node_does() -> None:
 
 
 def test_a_node_always_says_what_it_waits_for() -> None:
-    """[P107]"""
+    """[P115]"""
     desk = Desk()
     reasons = [desk.machine.why()]
     desk.start(worker=False)
@@ -356,7 +406,7 @@ def test_a_node_always_says_what_it_waits_for() -> None:
 
 
 def test_a_seed_never_trains_nor_contributes() -> None:
-    """[P108]"""
+    """[P116]"""
     desk = Desk("seed", has_worker=False).start(worker=False).see("founder")
     desk.receive(offer("founder"))
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))

@@ -89,8 +89,7 @@ def dead_proposer() -> Scribe:
     )
     desk.contribute()
     desk.receive(offer("founder", desk.head))
-    desk.hear(ev.PacketServed(PeerId("founder"), offer("me", desk.head).packet), after=0.3)
-    desk.wake(2.7)
+    desk.wake(3.0)
     desk.wake(2.0)
     desk.hear(ev.ManifestHeard(PeerId("me"), desk.seal()))
     desk.apply()
@@ -138,7 +137,6 @@ def restart() -> Scribe:
     pending = offer("me")
     desk.see("founder").start(pending=pending, pending_norm=1.0, owed_samples=10)
     desk.wake(3.0)
-    desk.hear(ev.PacketServed(PeerId("founder"), pending.packet), after=0.2)
     desk.get(manifest(GENESIS, [offer("founder"), pending], "founder"))
     return scribe
 
@@ -146,7 +144,7 @@ def restart() -> Scribe:
 def snapshot() -> Scribe:
     scribe = Scribe()
     desk, rounds = _desk(scribe), chain(MAX_REPLAY + 2)
-    scribe.title("A node comes back after 66 rounds: a snapshot, then the two rounds since")
+    scribe.title("A node comes back after 258 rounds: a snapshot, then the two rounds since")
     desk.start(owed_samples=7).see("founder", head_of(rounds[-1]))
     base = rounds[-3]
     taken = ev.SnapshotFetched(head_of(base), digest("state after", base.digest), base)

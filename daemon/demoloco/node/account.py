@@ -65,6 +65,11 @@ class Account:
         """The worker's count after the inner steps that the machine has heard of."""
         self.learnt = self._heard = learnt
 
+    def forget(self, samples: int) -> None:
+        """Of what was learnt so much is neither told nor in the model any longer."""
+        self.learnt -= samples
+        self._heard -= samples
+
     def start_from(self, saved: int, mine: Offer | None) -> int:
         """A worker starts from a checkpoint that counts so many samples: what it owes.
 

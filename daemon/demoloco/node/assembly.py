@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from demoloco.codec.layout import CHUNK
 from demoloco.codec.packet import PacketSpec
 from demoloco.config import NodeConfig
 from demoloco.node.account import Account
@@ -74,6 +75,8 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
         ),
         inner_steps=config.inner_steps,
         leave_seconds=node.leave_seconds,
+        snapshot_bytes=run.layout.chunks * CHUNK * 4,
+        snapshot_every=config.snapshot_every,
         stop_after=node.stop_after,
     )
 

@@ -15,7 +15,7 @@ from demoloco.codec.layout import CHUNK
 from demoloco.errors import PacketError, StoreError, SwarmError
 from demoloco.node import gifts
 from demoloco.node.disk import Disk
-from demoloco.node.ledger import Ledger
+from demoloco.node.ledger import LOG_PACKETS, Ledger
 from demoloco.node.report import Report
 from demoloco.outer.agreed import fingerprint
 from demoloco.rounds import effects as ef
@@ -26,9 +26,11 @@ from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, PeerId, Round,
 from demoloco.wire import decode_genesis
 
 MAX_MANIFESTS = 64
-MAX_BRIDGE = 512
 PARALLEL_PARTS = 4
 MAX_GIVERS = 3
+
+Log = Sequence[tuple[Manifest, bytes]]
+"""Manifests with their signed bytes, linked, newest first."""
 
 
 class Couriers:
@@ -99,7 +101,7 @@ class Couriers:
         for holder in (*errand.holders[first:], *errand.holders[:first]):
             try:
                 snapshot = await self._swarm.snapshot(holder)
-                manifest = await self._manifest_of(snapshot, holder)
+                manifest = await self._manifest_of(snapshot, holder, errand.holders)
                 await self._parts(snapshot, errand.holders)
             except (SwarmError, StoreError, ValueError) as error:
                 why = str(error)
@@ -136,7 +138,9 @@ class Couriers:
             raise SwarmError(f"a gift of {size} bytes is too large for this run's model")
         return size
 
-    async def _manifest_of(self, snapshot: Snapshot, holder: PeerId) -> Manifest | None:
+    async def _manifest_of(
+        self, snapshot: Snapshot, holder: PeerId, holders: Sequence[PeerId]
+    ) -> Manifest | None:
         """The manifest that led to the snapshot, durable; None for the genesis."""
         if snapshot.head.round == 0:
             self._check_genesis(snapshot)
@@ -146,22 +150,31 @@ class Couriers:
         if head_of(newest) != snapshot.head:
             raise SwarmError("a snapshot's head is not that of its manifest")
         await self._keep(found)
-        with suppress(SwarmError):  # its log does not reach so far: the state is good without
-            await self._bridge(found[-1][0].parent, holder)
+        if self._ledger.store.head() is not None:  # a joiner has told nothing
+            await self._bridge(newest.digest, (holder, *holders))
         return newest
 
-    async def _bridge(self, at: Digest, holder: PeerId) -> None:
-        """Join the log up to `at` with mine: it tells what I told on the way here and there."""
-        ledger = self._ledger
-        for _ in range(MAX_BRIDGE // MAX_MANIFESTS):
-            known = ledger.sealed(at) is not None or at == ledger.expected.run
-            if known or ledger.store.head() is None:
+    async def _bridge(self, at: Digest, holders: Sequence[PeerId]) -> None:
+        """Join the log up to `at` with mine: it tells what I told on the way here and there. Where
+        nobody's log reaches so far, the state is good without, and the machine says what lacks."""
+        own = await self._disk(self._ledger.own_log)
+        packets = 0
+        missing = await self._disk(self._ledger.join, at, own)
+        while missing is not None and packets <= LOG_PACKETS:
+            found = await self._log_of(missing, holders)
+            if not found:
                 return
-            found = await self._swarm.manifests(holder, at, MAX_MANIFESTS)
             await self._keep(found)
-            at = found[-1][0].parent
+            packets += sum(len(manifest.entries) for manifest, _ in found)
+            missing = await self._disk(self._ledger.join, found[-1][0].digest, own)
 
-    async def _keep(self, found: Sequence[tuple[Manifest, bytes]]) -> None:
+    async def _log_of(self, at: Digest, holders: Sequence[PeerId]) -> Log:
+        for holder in dict.fromkeys(holders):
+            with suppress(SwarmError):
+                return await self._swarm.manifests(holder, at, MAX_MANIFESTS)
+        return ()
+
+    async def _keep(self, found: Log) -> None:
         for manifest, sealed in found:
             self._ledger.remember(manifest, sealed)
             await self._disk(self._ledger.commit, manifest)

@@ -19,8 +19,19 @@ from demoloco.node.version import software_version
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import CONTRIBUTING
-from demoloco.rounds.rules import head_of
-from demoloco.types import Digest, Draft, Gift, Head, Manifest, Member, Offer, Phase, short
+from demoloco.rounds.rules import head_of, told_by
+from demoloco.types import (
+    Digest,
+    Draft,
+    Gift,
+    Head,
+    Manifest,
+    Member,
+    Offer,
+    Phase,
+    Round,
+    short,
+)
 from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
 from demoloco.worker import port as worker
 
@@ -72,14 +83,14 @@ class Doings:
         except DoesNotApply as error:
             self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
             return
-        await self._follow(head, effect.undo, effect.redo)
+        lost = await self._follow(head, effect.undo, effect.redo)
         mine = parts.machine.state.round.mine if parts.machine.state.round is not None else None
         for manifest in effect.undo:
             parts.report.round_undone(manifest)
         for manifest in effect.redo:
             was_out = mine is not None and mine.parent == manifest.parent
             parts.report.round_applied(manifest, was_out)
-        self._post(lambda: self._applied(head, name))
+        self._post(lambda: self._applied(ev.Applied(head, name, lost=lost)))
         await self._keep_house(head)
 
     async def adopt(self, head: Head, fingerprint: Digest) -> None:
@@ -88,23 +99,34 @@ class Doings:
         before = parts.machine.head or head
         fork = await parts.disk(parts.ledger.fork, before.digest, head.digest)
         undo, redo = fork or ((), ())
+        unknown: Round | None = None
+        if fork is None:
+            unknown = await parts.disk(parts.ledger.unknown, before.digest, head.digest)
         await self.room(parts.ledger.adopt, head)
-        await self._follow(head, tuple(reversed(undo)), redo)
+        lost = await self._follow(head, tuple(reversed(undo)), redo)
         for manifest in reversed(undo):
             parts.report.round_undone(manifest)
         for manifest in redo:
             parts.report.round_applied(manifest, mine_was_out=False)
         parts.report.warn("took a snapshot", round=head.round, head=short(head.digest))
-        self._post(lambda: self._applied(head, fingerprint))
+        told, untold = told_by(parts.me, redo), told_by(parts.me, undo)
+        applied = ev.Applied(head, fingerprint, lost, told, untold, unknown)
+        self._post(lambda: self._applied(applied))
 
-    async def _follow(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> None:
-        if not await self._parts.stance.move(head, undo, redo):
-            self._parts.report.warn("what the model owes is not known: a packet of mine is gone")
-            await self.revival.put_back()
+    async def _follow(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> int:
+        """How many samples that are owed the model lacks now."""
+        lost = await self._parts.stance.move(head, undo, redo)
+        if lost is not None:
+            return lost
+        self._parts.report.warn("what the model owes is not known: a packet of mine is gone")
+        await self.revival.put_back()
+        return 0
 
-    def _applied(self, head: Head, fingerprint: Digest) -> ev.Event:
-        self._parts.report.account.show()
-        return ev.Applied(head, fingerprint)
+    def _applied(self, applied: ev.Applied) -> ev.Event:
+        account = self._parts.report.account
+        account.show()
+        account.forget(applied.lost)
+        return applied
 
     async def _keep_house(self, head: Head) -> None:
         """What can wait: nothing is lost if it fails."""

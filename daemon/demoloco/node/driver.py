@@ -180,8 +180,8 @@ class Driver:
             case ManifestHeard(holder, manifest, sealed):
                 self._parts.ledger.remember(manifest, sealed)
                 self.post(ev.ManifestHeard(holder, manifest))
-            case BlobServed(peer, blob):
-                self.post(ev.PacketServed(peer, blob))
+            case BlobServed():
+                pass  # that the peer has it says nothing; what it makes of it, it announces
             case _:
                 assert_never(event)
 

@@ -8,14 +8,17 @@ one at a time in its disk thread, except where they say otherwise.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import accumulate, islice, takewhile
 
+from demoloco.codec.layout import CHUNK
 from demoloco.codec.packet import Sparse
 from demoloco.errors import DemolocoError, StoreError
 from demoloco.node.packets import Expected, Packet, read_packet
 from demoloco.outer.agreed import Coefficients, advance, fingerprint
 from demoloco.rounds.chain import KEEP_ROUNDS, Chain
+from demoloco.rounds.decide import MAX_REPLAY
 from demoloco.rounds.rules import head_of
 from demoloco.store.port import Store
 from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round, short
@@ -31,7 +34,12 @@ MAX_REMADE = 64
 """States that are made again, one after the other, to reach the one where a fork begins."""
 
 
-MAX_FORK = 4096
+LOG_ROUNDS = 4096
+LOG_PACKETS = 131_072
+"""Manifests of the head's chain that are kept, by their number and by that of all the packets that
+they name (some 160 bytes each): who was away for so long can still tell what became of its own."""
+
+MAX_FORK = 2 * LOG_ROUNDS
 """Manifests that are looked through for where two chains part."""
 
 Fork = tuple[tuple[Manifest, ...], tuple[Manifest, ...]]
@@ -101,7 +109,7 @@ class Ledger:
         For any thread."""
         sides: tuple[list[Manifest], list[Manifest]] = ([], [])
         ends = [one, other]
-        for _ in range(MAX_FORK):
+        for _ in range(MAX_FORK + 1):
             if ends[0] == ends[1]:
                 return tuple(reversed(sides[0])), tuple(reversed(sides[1]))
             tips = [self.manifest(end) for end in ends]
@@ -113,6 +121,39 @@ class Ledger:
             sides[higher].append(tip)
             ends[higher] = tip.parent
         return None
+
+    def around(self, then: Digest, now: Digest) -> Fork:
+        """What only the chain up to `then` has, and what only the one up to `now` has. Where the
+        log no longer tells how the two belong together, the last rounds that it has are since."""
+        fork = self.fork(then, now)
+        return ((), self.chain(now)) if fork is None else fork
+
+    def unknown(self, *heads: Digest) -> Round:
+        """Where `fork` tells nothing: the newest round that the log lacks under one of these."""
+        oldest = [links[-1] for head in heads if (links := self._store.lineage(head, MAX_FORK))]
+        return Round(max([1, *(link.head.round - 1 for link in oldest)]))
+
+    def own_log(self) -> frozenset[Digest]:
+        """What the head builds on, as far as it is kept."""
+        head = self._store.head()
+        links = self._store.lineage(head.digest, LOG_ROUNDS) if head is not None else ()
+        below = {links[-1].parent} if links else set()
+        return frozenset({self._expected.run, *(link.head.digest for link in links), *below})
+
+    def join(self, tip: Digest, own: Collection[Digest]) -> Digest | None:
+        """Make all that is at hand from `tip` down to `own` durable; the first that is missing."""
+        at = tip
+        while True:
+            for link in self._store.lineage(at, LOG_ROUNDS):
+                if link.head.digest in own:
+                    return None
+                at = link.parent
+            if at in own:
+                return None
+            manifest = self.manifest(at)
+            if manifest is None:
+                return at
+            self.commit(manifest)
 
     # -- packets -----------------------------------------------------------------------------------
     def packet(self, digest: Digest, offer: Offer | None = None) -> Packet | None:
@@ -231,28 +272,45 @@ class Ledger:
         heads of checkpoints, from which on my own packets and the log are needed.
 
         What I told in the last rounds stays, too: if a longer partition undoes it, I owe it again.
+        And all packets as long as those since cost others less than a snapshot.
         """
         head = self._store.head()
         if head is None:
             return
-        needed = self._recent = self._last_rounds(head.digest)
+        self._recent = recent = self._last_rounds(head.digest)
+        replayed = (entry.packet for manifest in self._replayed() for entry in manifest.entries)
+        needed = dict(islice(recent.items(), KEEP_ROUNDS))
         for then in since:
             before, after = self.fork(then, head.digest) or ((), ())
-            needed = needed | {manifest.digest: manifest for manifest in (*before, *after)}
+            needed |= {manifest.digest: manifest for manifest in (*before, *after)}
         entries = (manifest.entry_of(me) for manifest in needed.values())
         mine = [entry.packet for entry in entries if entry is not None]
-        log = (*needed, *mine)
+        log = (*self._log(head.digest), *needed, *mine, *replayed)
         self._store.prune(keep, STATES_KEPT, self._store.snapshot_every, log)
 
     def _last_rounds(self, at: Digest) -> dict[Digest, Manifest]:
+        """Newest first."""
         found: dict[Digest, Manifest] = {}
-        while len(found) < KEEP_ROUNDS:
+        while len(found) < MAX_REPLAY:
             manifest = self._recent.get(at) or self.manifest(at)
             if manifest is None:
                 break
             found[at] = manifest
             at = manifest.parent
         return found
+
+    def _replayed(self) -> list[Manifest]:
+        """The last rounds whose packets together are no more than a snapshot."""
+        sizes = (sum(entry.size for entry in m.entries) for m in self._recent.values())
+        most = self._expected.spec.chunks * CHUNK * 4
+        within = takewhile(lambda total: total <= most, accumulate(sizes))
+        return [manifest for manifest, _ in zip(self._recent.values(), within, strict=False)]
+
+    def _log(self, head: Digest) -> list[Digest]:
+        links = self._store.lineage(head, LOG_ROUNDS)
+        named = accumulate(len(link.packets) for link in links)
+        within = takewhile(lambda total: total <= LOG_PACKETS, named)
+        return [link.head.digest for link, _ in zip(links, within, strict=False)]
 
     def note_json(self, key: str, value: object) -> None:
         """Durably keep a small value."""

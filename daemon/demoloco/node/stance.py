@@ -160,11 +160,8 @@ class Stance:
 
     def _told_around(self, then: Digest, now: Digest) -> tuple[frozenset[Digest], list[Digest]]:
         """My packets that only the chain up to `then` has, and those that only the one up to `now`
-        has. Where the log no longer tells how the two belong together, all it has are since."""
-        fork = self._ledger.fork(then, now)
-        if fork is None:
-            return frozenset(), self._mine(self._ledger.chain(now))
-        before, since = self._mine(fork[0]), self._mine(fork[1])
+        has."""
+        before, since = map(self._mine, self._ledger.around(then, now))
         return frozenset(before) - set(since), [p for p in since if p not in before]
 
     def _bodies(self, packets: Sequence[Digest]) -> tuple[bytes, ...] | None:
@@ -195,20 +192,23 @@ class Stance:
         """The packet is stored; False if the worker that made it is gone by now."""
         return self._tickets.pop(event.ticket, None) is not None
 
-    async def move(self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> bool:
-        """The agreed state moved: the model follows. False if nobody can say any longer what it
-        owes; then it is of no use."""
-        told, untold = self._mine(redo), self._mine(undo)
-        early = self._ahead
+    async def move(
+        self, head: Head, undo: Sequence[Manifest], redo: Sequence[Manifest]
+    ) -> int | None:
+        """The agreed state moved: the model follows. How many samples it now lacks of those that
+        are owed, for the packets that held them are gone; None if nobody can say any longer what
+        it owes: then it is of no use."""
+        told, early = self._mine(redo), self._ahead
         entered = await self._disk(self._bodies, [p for p in told if p not in early])
-        left = await self._disk(self._bodies, [*untold, *(p for p in early if p not in told)])
+        untold, lost = await self._disk(self._given_back, undo)
+        late = await self._disk(self._bodies, [p for p in early if p not in told])
         loan, then = self._loan, self._loan_round
         gone = await self._disk(returned, loan, then, head.round, redo, self._ledger.body)
         if self.standing is None:  # it fell, now or before
-            return True
-        if entered is None or left is None:
+            return 0
+        if entered is None or late is None:
             self.fell()
-            return False
+            return None
         self._loan, self._loan_round = (None if gone == ALL else loan), head.round
         before, self._ahead = self._path(self.standing), frozenset()
         self._states.append(head.digest)
@@ -219,12 +219,25 @@ class Stance:
                 after=self._path(head.digest),
                 round=head.round,
                 told=entered,
-                untold=left,
+                untold=(*untold, *late),
                 returned=gone,
+                forgotten=lost,
                 evaluate=every > 0 and head.round % every == 0,
             )
         )
-        return True
+        return lost
+
+    def _given_back(self, undo: Iterable[Manifest]) -> tuple[list[bytes], int]:
+        """What was told on a chain that is left, and how many samples of it are gone."""
+        bodies: list[bytes] = []
+        lost = 0
+        for entry in filter(None, (manifest.entry_of(self._me) for manifest in undo)):
+            body = self._ledger.body(entry.packet)
+            if body is None:
+                lost += entry.samples
+            else:
+                bodies.append(body)
+        return bodies, lost
 
     def followed(self) -> None:
         """The worker worked off one command that moved its model."""

@@ -98,18 +98,22 @@ class Chain:
 
         Raises: ValueError with the fault of a manifest on the way, which then is forgotten.
         """
-        redo: list[Manifest] = []
-        at = target
-        while at not in self._applied:
-            manifest = self._known.get(at)
-            if manifest is None:
-                return at
-            redo.append(manifest)
-            at = manifest.parent
-        redo.reverse()
+        redo = tuple(reversed(self.known_to(target)))
+        at = redo[0].parent if redo else target
+        if at not in self._applied:
+            return at
         for manifest in redo:
             self._check(manifest)
-        return Path(self._above(at), tuple(redo))
+        return Path(self._above(at), redo)
+
+    def known_to(self, target: Digest) -> list[Manifest]:
+        """The manifests from `target` towards my chain, newest first, as far as they are known."""
+        found: list[Manifest] = []
+        at = target
+        while at not in self._applied and (manifest := self._known.get(at)) is not None:
+            found.append(manifest)
+            at = manifest.parent
+        return found
 
     def move(self, path: Path, head: Head) -> None:
         """The path is applied: its end is the head."""

@@ -31,6 +31,9 @@ from demoloco.rounds.rules import (
     before,
     closes_at,
     entries_of,
+    head_of,
+    heavier,
+    missing_bytes,
     offers_of,
     ramp,
     rank_of,
@@ -38,8 +41,9 @@ from demoloco.rounds.rules import (
 from demoloco.rounds.state import SNAPSHOT, State
 from demoloco.types import Digest, Draft, Head, Offer, PeerId, short
 
-MAX_REPLAY = 64
-"""A node further behind than this many rounds takes a snapshot instead of the packets."""
+MAX_REPLAY = 256
+"""A node further behind than this many rounds takes a snapshot, whatever that costs: so many
+manifests fit beside the chain."""
 
 ANNOUNCE_SECONDS = 3.0
 """What I hold for the open round is announced again this often: words get lost."""
@@ -114,14 +118,30 @@ def _hindrance(state: State, target: Head, way: Path | Digest) -> str | None:
 
 
 def _out_of_reach(state: State, target: Head, way: Path | Digest) -> bool:
-    """Too far, or blocked: a snapshot is the only way."""
+    """Too far, too dear, or blocked: a snapshot is the way."""
     assert state.chain is not None
+    errands = state.errands
+    if _is_dear(state, target) and not errands.hopeless(SNAPSHOT):
+        return True
     if not isinstance(way, Path):
-        return target.round > state.chain.head.round + MAX_REPLAY or state.errands.hopeless(way)
+        return target.round > state.chain.head.round + MAX_REPLAY or errands.hopeless(way)
     if len(way.redo) > MAX_REPLAY or any(m.digest in state.broken for m in way.redo):
         return True
     packets = (entry.packet for manifest in _step(way).redo for entry in manifest.entries)
-    return len(way.redo) > 1 and any(state.errands.hopeless(packet) for packet in packets)
+    return len(way.redo) > 1 and any(errands.hopeless(packet) for packet in packets)
+
+
+def _is_dear(state: State, target: Head) -> bool:
+    """Do the missing packets that a snapshot spares cost more than it does, as far as I know?"""
+    assert state.chain is not None
+    head, settings = state.chain.head, state.settings
+    if target.round <= head.round + 1:
+        return False
+    served = target.round - target.round % settings.snapshot_every
+    spared = [m for m in state.chain.known_to(target.digest) if m.round <= served]
+    if not spared or not heavier(head_of(spared[0]), head):
+        return False
+    return missing_bytes(spared, state.held) > settings.snapshot_bytes
 
 
 def _step(path: Path) -> Path:
@@ -349,7 +369,9 @@ def _all_told(state: State) -> bool:
         return False
     live = state.members.contributing()
     if mine is not None:
-        return bool(live) and live <= {*state.round.served, *state.offers.holders(mine.packet)}
+        crowd = len(live) >= state.settings.pace.max_contributors
+        waiting = crowd or not live or state.target() is not None
+        return not waiting and live <= {*state.offers.holders(mine.packet)}
     return not state.members.behind(state.chain.head)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId
+from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,24 @@ class Contributed:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The agreed state after `head` is durable and is the node's own now."""
+    """The agreed state after `head` is durable and is the node's own now.
+
+    `lost`: samples that the node owes after this, and its model has not, for the packets that it
+    needed are gone. Of a snapshot also what the log tells of the way to it, in samples: `told` on
+    it and `untold` by it; where the log does not reach, `unknown` is the newest round that lacks.
+    """
 
     head: Head
     fingerprint: Digest
+    lost: int = 0
+    told: int = 0
+    untold: int = 0
+    unknown: Round | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwedForgotten:
+    """The worker had to start without what the node owed: no checkpoint of it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +155,6 @@ class ApplyFailed:
 
     manifest: Digest
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class PacketServed:
-    """A peer took this packet from me to the end."""
-
-    peer: PeerId
-    packet: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,7 @@ Doing = (
     | Contributed
     | Applied
     | ApplyFailed
-    | PacketServed
+    | OwedForgotten
     | LeaveRequested
     | Woken
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Pace, heavier
-from demoloco.types import Digest, Entry, Head, Member, Offer, PeerId, Phase
+from demoloco.types import Digest, Head, Member, Offer, PeerId, Phase
 
 RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 15.0
@@ -33,6 +33,8 @@ class Settings:
     pace: Pace
     inner_steps: int
     leave_seconds: float
+    snapshot_bytes: int
+    snapshot_every: int  # rounds between two snapshots that members serve
     stop_after: int = 0  # rounds; 0 = never
     has_worker: bool = True  # False: a node that never contributes
 
@@ -54,11 +56,16 @@ class Labour:
         self.owed_samples += samples
         self.ready = self.owed_samples > 0
 
-    def account(self, told: list[Entry], untold: list[Entry]) -> None:
+    def account(self, told: int, untold: int) -> None:
         """What entered and left the winning chain is no longer owed, or owed again."""
-        change = sum(e.samples for e in untold) - sum(e.samples for e in told)
-        self.owed_samples = max(0, self.owed_samples + change)
+        self.owed_samples = max(0, self.owed_samples + untold - told)
         self.ready = self.ready and self.owed_samples > 0
+
+    def forget(self, samples: int) -> int:
+        """The model has not so many of the samples that are owed; how many that is."""
+        lost = min(samples, self.owed_samples)
+        self.account(told=lost, untold=0)
+        return lost
 
 
 @dataclass(slots=True)
@@ -105,6 +112,10 @@ class Members:
     def contributing(self) -> frozenset[PeerId]:
         """Who trains for the round that is open."""
         return frozenset(p for p, seen in self._seen.items() if seen.contributing_since is not None)
+
+    def is_leaving(self, peer: PeerId) -> bool:
+        seen = self._seen.get(peer)
+        return seen is not None and seen.member.phase is Phase.LEAVING
 
     def ahead(self) -> list[tuple[PeerId, Head]]:
         """Who has an agreed state, heaviest head first."""

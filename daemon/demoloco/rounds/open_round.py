@@ -6,7 +6,7 @@ Rule: facts only; whether a round closes is decided in `rules.py`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from demoloco.rounds.rules import Arrivals, Pace, quorum_of
 from demoloco.types import Digest, Offer, PeerId, Round
@@ -32,7 +32,6 @@ class OpenRound:
     opened: float
     expected: frozenset[PeerId]
     mine: Offer | None = None
-    served: set[PeerId] = field(default_factory=set)  # who took my packet from me
     first: float | None = None
     quorum: float | None = None
     closable: float | None = None  # since when it may close

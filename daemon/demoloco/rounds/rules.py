@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -209,6 +209,18 @@ def offers_of(manifest: Manifest) -> tuple[Offer, ...]:
         )
         for entry in manifest.entries
     )
+
+
+def told_by(peer: PeerId, manifests: Iterable[Manifest]) -> int:
+    """How many samples of this peer the manifests have."""
+    entries = (manifest.entry_of(peer) for manifest in manifests)
+    return sum(entry.samples for entry in entries if entry is not None)
+
+
+def missing_bytes(manifests: Iterable[Manifest], held: Container[Digest]) -> int:
+    """What it costs to fetch the packets of these rounds that are not held."""
+    entries = (entry for manifest in manifests for entry in manifest.entries)
+    return sum(entry.size for entry in entries if entry.packet not in held)
 
 
 def genesis_head(run: Digest) -> Head:

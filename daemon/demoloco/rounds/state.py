@@ -22,7 +22,7 @@ from demoloco.rounds.facts import (
     Settings,
 )
 from demoloco.rounds.open_round import Held, Offers, OpenRound
-from demoloco.rounds.rules import genesis_head, head_of, heavier, offers_of
+from demoloco.rounds.rules import genesis_head, head_of, heavier, offers_of, told_by
 from demoloco.types import NO_DIGEST, Digest, Head, Manifest, Offer, PeerId, Phase, Round, short
 
 COMPANY_SECONDS = 10.0
@@ -153,8 +153,9 @@ class State:
                 return self._on_applied(event, now)
             case ev.ApplyFailed():
                 return self._on_apply_failed(event)
-            case ev.PacketServed():
-                self._on_packet_served(event)
+            case ev.OwedForgotten():
+                mine = self.round.mine if self.round is not None else None
+                return self._forget(self.labour.owed_samples - (mine.samples if mine else 0))
             case ev.LeaveRequested(at_once):
                 self._on_leave_requested(at_once, now)
             case ev.Woken():
@@ -233,6 +234,8 @@ class State:
         offer = self.asked.pop(event.packet, None)
         if offer is not None:
             self.held[event.packet] = Held(offer, event.norm)
+            if self.round is not None and self.members.is_leaving(offer.contributor):
+                self.round.announced = -math.inf  # it waits for that
 
     def _on_packet_refused(self, packet: Digest) -> None:
         self.errands.done(packet)
@@ -284,7 +287,7 @@ class State:
         if self.round is not None and event.offer.parent == self.round.parent:
             self.held[event.offer.packet] = Held(event.offer, event.norm)
             self.round.mine = event.offer
-            self.round.announced = -float("inf")
+            self.round.announced = -math.inf
             self.labour.ready = False
 
     def _on_applied(self, event: ev.Applied, now: float) -> list[Effect]:
@@ -296,10 +299,7 @@ class State:
         if isinstance(moving, Path):
             self.chain.move(moving, event.head)
             me = self.settings.me
-            self.labour.account(
-                told=[e for m in moving.redo if (e := m.entry_of(me)) is not None],
-                untold=[e for m in moving.undo if (e := m.entry_of(me)) is not None],
-            )
+            self.labour.account(told=told_by(me, moving.redo), untold=told_by(me, moving.undo))
             if moving.undo:
                 self.labour.ready |= had_told and self.labour.owed_samples > 0
                 lost, won = len(moving.undo), len(moving.redo)
@@ -310,13 +310,29 @@ class State:
         else:
             assert moving is not None
             self.chain.restart(event.head, moving.manifest)
+            self.labour.account(told=event.told, untold=event.untold)
+            notes += self._unaccounted(event)
+        notes += self._forget(event.lost)
         if self.leaving is not None and self.leaving.tell:
             self.labour.ready |= self.labour.owed_samples > 0
         self.fingerprint = event.fingerprint
         self._open(now)
-        if self.leaving is None and 0 < self.settings.stop_after <= event.head.round:
-            self.leaving = Leaving(now + self.settings.leave_seconds, tell=False)
         return notes
+
+    def _forget(self, samples: int) -> list[Effect]:
+        """So much that is owed is not in the worker's model."""
+        lost = self.labour.forget(samples)
+        if lost == 0:
+            return []
+        text = f"{lost} samples that were owed are lost: what held them is gone from the disk"
+        return [Note(text, warning=True)]
+
+    @staticmethod
+    def _unaccounted(event: ev.Applied) -> list[Effect]:
+        if event.unknown is None:
+            return []
+        rounds = f"what was told in rounds up to {event.unknown} cannot be accounted for"
+        return [Note(f"{rounds}: nobody has their manifests; it stays as it is", warning=True)]
 
     def _on_apply_failed(self, event: ev.ApplyFailed) -> list[Effect]:
         """My state is wrong, or the manifest: a snapshot tells."""
@@ -326,11 +342,6 @@ class State:
             return [self.refuse(event.manifest, f"it does not apply: {event.why}")]
         self.broken.add(event.manifest)
         return [Note(f"manifest {short(event.manifest)} does not apply: {event.why}", warning=True)]
-
-    def _on_packet_served(self, event: ev.PacketServed) -> None:
-        mine = self.round.mine if self.round is not None else None
-        if self.round is not None and mine is not None and mine.packet == event.packet:
-            self.round.served.add(event.peer)
 
     def _on_leave_requested(self, at_once: bool, now: float) -> None:
         if at_once:

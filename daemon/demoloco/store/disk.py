@@ -34,7 +34,14 @@ from demoloco.store.records import (
     head_to_bytes,
     unframed,
 )
-from demoloco.store.retention import Link, ancestry, packet_rounds, retain, snapshot_rounds
+from demoloco.store.retention import (
+    Link,
+    ancestry,
+    lineage,
+    packet_rounds,
+    retain,
+    snapshot_rounds,
+)
 from demoloco.store.states import CHUNK_BYTES, DiskStates
 from demoloco.types import BlobRef, Digest, Head, Snapshot, short
 
@@ -111,6 +118,9 @@ class DiskStore:
                 break
             found.append(sealed)
         return found
+
+    def lineage(self, head: Digest, count: int) -> Sequence[Link]:
+        return lineage(self._log.links(), head, count)
 
     def head(self) -> Head | None:
         with self._head_lock:

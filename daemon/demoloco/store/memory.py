@@ -19,6 +19,7 @@ from demoloco.store.retention import (
     Link,
     PacketAges,
     ancestry,
+    lineage,
     packet_rounds,
     retain,
     snapshot_rounds,
@@ -100,6 +101,9 @@ class MemoryStore:
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
         kept = takewhile(self._sealed.__contains__, ancestry(self._links, head))
         return [self._sealed[digest] for digest in islice(kept, max(count, 0))]
+
+    def lineage(self, head: Digest, count: int) -> Sequence[Link]:
+        return lineage(self._links, head, count)
 
     def head(self) -> Head | None:
         return self._head

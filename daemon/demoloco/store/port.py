@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from demoloco.store.retention import Link
 from demoloco.types import BlobRef, Digest, Head, Snapshot
 
 Coefficients = NDArray[np.float32]
@@ -72,6 +73,10 @@ class Store(Protocol):
 
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
         """Sealed manifests from `head` towards the genesis, head first, as far as they are kept."""
+        ...
+
+    def lineage(self, head: Digest, count: int) -> Sequence[Link]:
+        """The same manifests' places in the log, without reading them."""
         ...
 
     def head(self) -> Head | None:

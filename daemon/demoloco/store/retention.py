@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from demoloco.types import Digest, Head
 
@@ -41,6 +42,12 @@ def ancestry(links: Mapping[Digest, Link], tip: Digest) -> Iterator[Digest]:
         if link is None:
             return
         tip = link.parent
+
+
+def lineage(links: Mapping[Digest, Link], tip: Digest, count: int) -> list[Link]:
+    """The links of `tip` and what it builds on, towards the genesis, at most so many."""
+    found = (links.get(digest) for digest in islice(ancestry(links, tip), max(count, 0)))
+    return [link for link in found if link is not None]
 
 
 def snapshot_rounds(

@@ -328,6 +328,7 @@ class Loop:
     def _on_correct(self, order: Correct) -> None:
         self._own.correct(order.before, order.after, order.told, order.untold)
         self._own.give_back(order.returned)
+        self._learnt -= order.forgotten
         self._stand_on(order.round)
         if order.evaluate:
             self._emit(Evaluated(round=order.round, loss=self._training.evaluate()))

@@ -124,6 +124,7 @@ class Correct:
     told: tuple[bytes, ...] = ()
     untold: tuple[bytes, ...] = ()
     returned: Returned = Returned()
+    forgotten: int = 0  # samples of `untold` packets whose bodies are gone: learnt no longer
     evaluate: bool = False
 
 
