@@ -24,7 +24,7 @@ DELAYS = (0.3, 1.5, 4.0)
 DEPTHS = (3, 16, 1000)
 TRANSFERS = (0.1, 2.0, 8.0)
 LOG_DEPTHS = (12, 30, 4096, 4096)
-OWN_DEPTHS = (4, 128, 128)
+OWN_DEPTHS = (2, 128)
 SNAPSHOT_BYTES = (300, 2000, 10**6)  # a packet has 100
 MOST_REPLAYED = (4, 256)
 MOST_CONTRIBUTORS = (2, 5, 64, 64, 64)
@@ -118,8 +118,9 @@ def _plan_trouble(world: World, pick: random.Random, when: float) -> None:
         case _:
             side = {node.name for node in nodes if pick.random() < 0.5}
             islands = [side, set(world.nodes) - side]
+            end = back + pick.choice((30, 30, 150))
             world.at(when, lambda: setattr(world, "islands", islands))
-            world.at(back + 30, lambda: setattr(world, "islands", []))
+            world.at(min(end, TROUBLE_SECONDS), lambda: setattr(world, "islands", []))
 
 
 def run(seed: int) -> World:

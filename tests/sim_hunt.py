@@ -33,7 +33,7 @@ def hunt(first: int, seeds: int, jobs: int) -> list[int]:
                 failed.append(seed)
                 print(f"seed {seed} fails; again: {sys.executable} -m tests.sim_hunt --seed {seed}")
                 print(fault, flush=True)
-            if done % 500 == 0:
+            if done % 100 == 0:
                 seconds = time.monotonic() - begun
                 print(f"{done} seeds, {len(failed)} failed, {seconds:.0f} s", flush=True)
     return failed
