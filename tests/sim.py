@@ -280,8 +280,7 @@ class SimNode:
         undo, redo = fork or ((), ())
         unknown: Round | None = None
         if fork is None:
-            logs = [self.disk.chain(tip) for tip in (self.disk.head.digest, head.digest)]
-            unknown = Round(max(log[0].round - 1 for log in logs if log))
+            unknown = self.disk.unknown(self.disk.head.digest, head.digest)
             self.excused.add("unknown")
         told, untold = told_by(self.name, redo), told_by(self.name, undo)
         lost = self._gone(undo, redo)
@@ -289,8 +288,7 @@ class SimNode:
 
     def _gone(self, undo: Iterable[Manifest], redo: Iterable[Manifest]) -> int:
         lost = self.disk.gone(self.name, undo, redo)
-        if lost:
-            self.excused.add("lost")
+        self.excused |= {"lost"} if lost else set()
         return lost
 
     def _applied(self, event: ev.Applied) -> None:
@@ -362,22 +360,29 @@ class World:
         return [other for other in self.nodes.values() if other is not node]
 
     def reach(self, one: SimNode, other: SimNode) -> bool:
-        if {one.name, other.name} & self.away:
-            return False
+        return one.alive and other.alive and self.joined(one, other)
+
+    def joined(self, one: SimNode, other: SimNode) -> bool:
         together = any(one.name in i and other.name in i for i in self.islands)
-        return one.alive and other.alive and (not self.islands or together)
+        return not {one.name, other.name} & self.away and (not self.islands or together)
 
     def answers(self, one: SimNode, other: SimNode) -> bool:
         """Does the other answer this time?"""
         return self.reach(one, other) and self.random.random() >= self.faults.loss
 
     def send(self, one: SimNode, other: SimNode, act: Callable[[], None]) -> None:
-        """A message: late, perhaps lost or twice, out of order, never across a partition."""
+        """A message: late, perhaps lost or twice, out of order, never across a partition; it may
+        outlive its sender."""
+
+        def arrive() -> None:
+            if other.alive and self.joined(one, other):
+                act()
+
         if self.random.random() < self.faults.loss:
             return
         for _ in range(2 if self.random.random() < self.faults.twice else 1):
             late = self.random.uniform(*self.faults.delay)
-            self.at(self.now + late, lambda: act() if self.reach(one, other) else None)
+            self.at(self.now + late, arrive)
 
     def tell(self, one: SimNode, event: ev.Event) -> None:
         """A message to all others."""

@@ -95,6 +95,11 @@ class Disk:
                 return [*mine[at:]], [*theirs[there.get(base, -1) + 1 :]]
         return None
 
+    def unknown(self, *heads: Digest) -> Round:
+        """Where `fork` tells nothing: the newest round that lacks."""
+        logs = [log for head in heads if (log := self.chain(head))]
+        return Round(max(log[0].round - 1 for log in logs))
+
     def prune(self) -> None:
         assert self.head is not None
         floor = self.head.round - self.depth

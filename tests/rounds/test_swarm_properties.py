@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demoloco.rounds.events import LeaveRequested
+from demoloco.rounds import effects as ef
+from demoloco.rounds import events as ev
+from demoloco.rounds.rules import succession
+from demoloco.types import PeerId
 from tests import schedule
 from tests.schedule import alive, assert_one_chain, rounds
-from tests.sim import Faults, World
+from tests.sim import HEARTBEAT, Faults, World
+from tests.sim_parts import PACE
 
 
 def test_one_node_alone_goes_on() -> None:
@@ -76,7 +80,7 @@ def test_a_leaver_takes_nothing_with_it() -> None:
         node.start()
     world.run(64)
     leaver = list(world.nodes.values())[1]
-    leaver.hear(LeaveRequested())
+    leaver.hear(ev.LeaveRequested())
     world.run(40)
     assert not leaver.alive
     witness = world.nodes[world.creator]
@@ -84,6 +88,51 @@ def test_a_leaver_takes_nothing_with_it() -> None:
     told = sum(e.samples for m in chain if (e := m.entry_of(leaver.name)) is not None)
     assert told == leaver.learnt
     assert_one_chain(alive(world))
+
+
+def _handover(seed: int, when: type[ef.Effect] | None, at_once: bool) -> tuple[float, World]:
+    """How long a round takes whose proposer is asked to leave when it first wants this; without
+    such a wish nobody is asked."""
+    world = World(seed, [1.0] * 4)
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    world.run(60)
+    head = max((n.disk.head for n in nodes if n.disk.head), key=lambda head: head.samples_total)
+    names = [entry.contributor for entry in world.manifests[head.digest].entries]
+    proposer = world.nodes[succession(head.digest, names)[0]]
+    asked: list[bool] = []
+
+    def ask(name: PeerId, event: ev.Event, effects: list[ef.Effect]) -> None:
+        wanted = any(isinstance(effect, when) for effect in effects) if when else False
+        if name == proposer.name and wanted and not asked:
+            asked.append(True)
+            world.at(world.now, lambda: proposer.hear(ev.LeaveRequested(at_once)))
+
+    world.listen = ask  # type: ignore[method-assign]
+    begun = world.now
+    others = [node for node in nodes if node is not proposer]
+    while any(n.disk.head is None or n.disk.head.round <= head.round for n in others):
+        world.run(0.1)
+        assert world.now < begun + 100
+    assert bool(asked) == (when is not None)
+    took = world.now - begun
+    world.run(60)
+    assert proposer.alive == (when is None)
+    return took, world
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("when", [ef.Announce, ef.Contribute, ef.Propose, ef.Publish])
+def test_a_proposer_that_leaves_costs_no_round_and_no_waiting(
+    when: type[ef.Effect], at_once: bool
+) -> None:
+    for seed in range(4):
+        normal, _ = _handover(seed, None, at_once)
+        took, world = _handover(seed, when, at_once)
+        assert took <= normal + HEARTBEAT + 1.0 < normal + PACE.succession_seconds
+        assert_one_chain(alive(world))
+        assert min(rounds(world)) >= 10
 
 
 @pytest.mark.parametrize("seed", range(5))
