@@ -180,12 +180,8 @@ class SimNode:
             case ef.Adopt(head, fingerprint):
                 self.later(0.05, lambda: self._adopt(head, fingerprint))
             case ef.Say(phase, head):
-                self.member = replace(
-                    self.member,
-                    phase=phase,
-                    head=head,
-                    sequence=max(self.member.sequence + 1, int(self.world.now * 1000)),
-                )
+                sequence = max(self.member.sequence + 1, int(self.world.now * 1000))
+                self.member = replace(self.member, phase=phase, head=head, sequence=sequence)
             case ef.Note(text):
                 self.notes.append(text)
             case ef.WakeMe(at):
