@@ -256,6 +256,16 @@ def test_the_store_tells_how_much_it_holds(store: Store) -> None:
     assert store.used_bytes() >= before + 100_000
 
 
+def test_the_log_tells_its_links_without_reading_manifests(store: Store) -> None:
+    play(store, 4, prune=False)
+    links = store.lineage(head_of(4).digest, 9)
+    assert [link.head for link in links] == [head_of(n) for n in (4, 3, 2, 1)][: len(links)]
+    assert [link.parent for link in links[:-1]] == [link.head.digest for link in links[1:]]
+    assert all(link.packets for link in links)
+    assert store.lineage(head_of(4).digest, 2) == links[:2]
+    assert store.lineage(head_of(4).digest, -1) == store.lineage(Digest(bytes(32)), 3) == []
+
+
 def test_prune_without_a_head_keeps_all(store: Store) -> None:
     digest = store.put(b"early packet")
     store.prune((), 1, 10)

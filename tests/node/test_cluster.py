@@ -11,8 +11,10 @@ import pytest
 
 from demoloco.node import ledger
 from demoloco.rounds import events as ev
+from demoloco.rounds.rules import succession
+from demoloco.types import Draft, Manifest
 from demoloco.worker.port import Correct
-from tests.node.cluster import TIMING, Cluster, ClusterNode, cluster
+from tests.node.cluster import DEADLINE_SECONDS, TIMING, Cluster, ClusterNode, cluster
 
 
 def assert_agreed(nodes: list[ClusterNode]) -> None:
@@ -114,6 +116,71 @@ async def test_a_node_that_leaves_hands_over_what_it_has_and_the_others_go_on(
         left_at = nodes[0].round
         await made.all_reach(left_at + 2, nodes[:2])
         assert_agreed(made.nodes)
+
+
+@pytest.mark.parametrize("step", ["train", "propose", "commit"])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_proposer_that_leaves_costs_the_others_no_waiting(
+    tmp_path: Path, step: str, at_once: bool
+) -> None:
+    """Asked to leave while it trains, has drafted, has committed and perhaps not published."""
+    async with cluster(tmp_path, succession_seconds=2 * DEADLINE_SECONDS) as made:
+        nodes = await made.found(3)
+        await made.all_reach(2)
+        leaver = await _ask_the_proposer(made, step, at_once)
+        await leaver.end()
+        others = [node for node in nodes if node is not leaver]
+        left_at = max(node.round for node in nodes)
+        await made.all_reach(left_at + 2, others)
+        assert_agreed(others)
+        last = leaver.parts.machine.state.round
+        if last is not None and last.mine is not None and not at_once:
+            told = [entry.packet for manifest in others[0].chain() for entry in manifest.entries]
+            assert last.mine.packet in told
+
+
+async def _ask_the_proposer(made: Cluster, step: str, at_once: bool) -> ClusterNode:
+    """Ask the next node that comes to this step of a round of its own to leave, there."""
+    asked: list[ClusterNode] = []
+
+    def ask(node: ClusterNode) -> None:
+        if not asked:
+            asked.append(node)
+            node.driver.post(ev.LeaveRequested(at_once))
+            made.news.set()
+
+    def watch(node: ClusterNode) -> None:
+        doings = node.driver._doings
+        propose, commit = doings.propose, doings.commit
+
+        def proposing(draft: Draft) -> None:
+            if step == "propose":
+                ask(node)
+            propose(draft)
+
+        async def committing(manifest: Manifest) -> None:
+            await commit(manifest)
+            if step == "commit" and manifest.proposer == node.identity.peer_id:
+                ask(node)
+
+        doings.propose, doings.commit = proposing, committing  # type: ignore[method-assign]
+
+    if step == "train":
+        node = made.nodes[0]
+        await made.until(lambda: _is_its_turn(node) and node.worker.steps_under_way == 1)
+        ask(node)
+    else:
+        for node in made.nodes:
+            watch(node)
+    await made.until(lambda: bool(asked))
+    return asked[0]
+
+
+def _is_its_turn(node: ClusterNode) -> bool:
+    chain = node.parts.machine.state.chain
+    assert chain is not None
+    head = chain.head.digest
+    return succession(head, chain.contributors(head))[0] == node.identity.peer_id
 
 
 async def test_a_fallen_worker_is_restored_and_the_node_stays(tmp_path: Path) -> None:
