@@ -21,6 +21,7 @@ from demoloco.swarm.complaints import Complaints
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.port import Library, MemberLost, MemberSeen, SwarmEvent
 from demoloco.swarm.roster import Roster, is_goodbye
+from demoloco.swarm.twice import Twice
 from demoloco.types import Digest, Member, PeerId, Phase, short
 from demoloco.wire import decode_member, encode_member, seal
 
@@ -53,6 +54,7 @@ class Standing:
         self.roster = Roster(self.identity.peer_id)
         self.clocks = Clocks()
         self._complaints = Complaints()
+        self._twice = Twice(self.rng)
 
     def drop(self, peer: PeerId, why: str) -> None:
         """Something that this peer sent is of no use: count it, and let the operator know."""
@@ -142,8 +144,8 @@ class Standing:
             self.roster.note_told(carrier, claimed.peer, claimed.sequence)
             return
         member = decode_member(sealed, verify)
-        if mine:  # words of an earlier life, from a clock that went ahead of this one
-            self._sequence = member.sequence
+        if mine:  # words of an earlier life, from a clock that went ahead of this one, or a twin's
+            self._sequence = self._twice.outbid(member.sequence, self.now())
             return
         self._welcome(member, sealed)
         self.roster.note_told(carrier, member.peer, member.sequence)
