@@ -65,7 +65,7 @@ def troubled(seed: int) -> World:
     """A world with its trouble planned."""
     pick = random.Random(seed)
     size = min(pick.randint(2, 16), pick.randint(2, 16))
-    if pick.random() < 0.03:
+    if pick.random() < 0.01:
         size = 32
     world = World(seed, [1.0, *(pick.choice(SPEEDS) for _ in range(size - 1))])
     world.faults = Faults(

@@ -64,15 +64,17 @@ class State:
         """The heaviest head that is known to be heavier than mine, or None."""
         if self.chain is None:
             return None
-        best = self.chain.head
+        best = mine = self.chain.head
         for head in self.chain.heads():
             if heavier(head, best) and not self._is_out(head.digest):
                 best = head
-        for head in self.members.heads():  # of what I know I need nobody's word
-            known = self.chain.knows
-            if heavier(head, best) and not known(head.digest) and not self._is_out(head.digest):
+        for head in self.members.heads():
+            if head.samples_total < mine.samples_total or head.digest == mine.digest:
+                continue  # most are, and this is asked again and again
+            known = self.chain.knows(head.digest)  # then I need nobody's word of it
+            if heavier(head, best) and not known and not self._is_out(head.digest):
                 best = head
-        return best if best is not self.chain.head else None
+        return best if best is not mine else None
 
     def _is_out(self, head: Digest) -> bool:
         return head in self.refused or head in self.aside
