@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from demoloco.node import ledger
+from demoloco.rounds import decide
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import succession
 from demoloco.types import Draft, Manifest
@@ -230,6 +231,38 @@ async def test_a_node_that_crashed_comes_back_and_has_lost_only_what_no_checkpoi
         again = hurt.feed.status.rounds_contributed + 2
         await made.until(lambda: hurt.feed.status.rounds_contributed >= again)
         await assert_all_is_well(made)
+
+
+async def test_what_was_told_before_a_snapshot_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node falls with its packet out; when it comes back the others are far ahead, and have that
+    packet in a round that it never sees but in the log."""
+    monkeypatch.setattr(decide, "MAX_REPLAY", 2)
+    async with cluster(tmp_path) as made:
+        nodes = await made.found(3)
+        await made.all_reach(3)
+        away, others = nodes[2], nodes[:2]
+        for node in others:
+            node.seconds_a_turn = 0.05
+        await made.until(lambda: _mine_is_with(away, others))
+        await away.crash()
+        await made.all_reach(nodes[0].round + 8, others)
+        await away.start((nodes[0].address,))
+        await made.until(lambda: away.round >= nodes[0].round - 1)
+        assert "took a snapshot" in caplog.text
+        assert "cannot be accounted for" not in caplog.text
+        assert away.parts.ledger.fork(away.run.digest, away.parts.machine.head.digest) is not None
+        await assert_all_is_well(made)
+
+
+def _mine_is_with(node: ClusterNode, others: list[ClusterNode]) -> bool:
+    """Its packet for the open round is with these, too."""
+    round_ = node.parts.machine.state.round
+    if round_ is None or round_.mine is None:
+        return False
+    packet = round_.mine.packet
+    return all(packet in other.parts.machine.state.held for other in others)
 
 
 async def test_words_that_get_lost_cost_time_and_nothing_else(tmp_path: Path) -> None:

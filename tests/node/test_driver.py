@@ -359,9 +359,35 @@ async def test_a_snapshot_across_a_fork_lets_abandoned_packets_be_owed_again(des
     await desk.parts.stance.move(head_of(ours), (), (ours,))
     desk.script.head = head_of(ours)
     await desk.drive(ev.Woken(), ef.Adopt(head_of(theirs), RUN))
-    await desk.script.hears(ev.Applied)
+    applied = await desk.script.hears(ev.Applied)
     assert desk.crew.last.untold == (desk.scribe.mine(ours),)
     assert desk.scribe.store.head() == head_of(theirs)
+    assert (applied.told, applied.untold, applied.lost, applied.unknown) == (0, 8, 0, None)
+    await desk.stop()
+
+
+async def test_a_snapshot_that_the_log_does_not_join_is_told_with_the_round_that_lacks(
+    desk: Desk,
+) -> None:
+    await desk.parts.stance.settle(GENESIS, None, None)
+    ours, theirs = desk.scribe.round(GENESIS, 0), desk.scribe.play(GENESIS, 4, 1)
+    del desk.scribe.store._links[theirs[1].digest]  # type: ignore[attr-defined]
+    del desk.scribe.store._sealed[theirs[1].digest]  # type: ignore[attr-defined]
+    desk.scribe.ledger._sealed.clear()
+    desk.script.head = head_of(ours)
+    await desk.drive(ev.Woken(), ef.Adopt(head_of(theirs[-1]), RUN))
+    applied = await desk.script.hears(ev.Applied)
+    assert (applied.told, applied.untold, applied.unknown) == (0, 0, 2)
+    assert (desk.crew.last.told, desk.crew.last.untold) == ((), ())
+    await desk.stop()
+
+
+async def test_a_worker_that_starts_without_what_was_owed_is_told_to_the_machine(
+    desk: Desk,
+) -> None:
+    await desk.drive(ev.Woken(), ef.Settle())
+    await desk.script.hears(ev.OwedForgotten)
+    assert isinstance(desk.crew.last, TakeAgreed)
     await desk.stop()
 
 
