@@ -24,6 +24,7 @@ from tests.sim_parts import GENESIS, PACE, RUN, SNAPSHOT_EVERY, Disk, Faults, di
 
 HEARTBEAT = 2.0
 SILENCE = 7.0
+LEAVE_SECONDS = 20.0
 
 
 class SimNode:
@@ -53,7 +54,7 @@ class SimNode:
                 creator=self.world.creator,
                 pace=self.world.pace,
                 inner_steps=10,
-                leave_seconds=20.0,
+                leave_seconds=LEAVE_SECONDS,
                 snapshot_bytes=self.world.snapshot_bytes,
                 snapshot_every=SNAPSHOT_EVERY,
                 stop_after=stop_after,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demoloco.rounds import decide
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import succession
 from demoloco.types import PeerId
 from tests import schedule
 from tests.schedule import alive, assert_one_chain, rounds
-from tests.sim import HEARTBEAT, Faults, World
+from tests.sim import HEARTBEAT, LEAVE_SECONDS, Faults, World
 from tests.sim_parts import PACE
 
 
@@ -74,20 +77,29 @@ def test_a_dead_proposer_is_succeeded() -> None:
     assert_one_chain(alive(world))
 
 
-def test_a_leaver_takes_nothing_with_it() -> None:
-    world = World(6, [1.0] * 3)
-    for node in world.nodes.values():
-        node.start()
-    world.run(64)
-    leaver = list(world.nodes.values())[1]
-    leaver.hear(ev.LeaveRequested())
-    world.run(40)
-    assert not leaver.alive
-    witness = world.nodes[world.creator]
-    chain = witness.disk.chain(witness.disk.head.digest)  # type: ignore[union-attr]
-    told = sum(e.samples for m in chain if (e := m.entry_of(leaver.name)) is not None)
-    assert told == leaver.learnt
-    assert_one_chain(alive(world))
+@pytest.mark.parametrize("most", [64, 2])
+def test_a_leaver_takes_nothing_with_it(most: int) -> None:
+    """At whatever moment of a round it is asked; in a crowd, too, where not all fit into a round,
+    as long as its time lasts."""
+    for tenths in range(600, 720, 7):
+        world = World(tenths, [1.0] * 3)
+        world.pace = replace(PACE, max_contributors=most)
+        for node in world.nodes.values():
+            node.start()
+        world.run(tenths / 10)
+        leaver = list(world.nodes.values())[1]
+        leaver.hear(ev.LeaveRequested())
+        asked = world.now
+        while leaver.alive:
+            world.run(0.1)
+        waited = world.now - asked
+        world.run(40)
+        witness = world.nodes[world.creator]
+        chain = witness.disk.chain(witness.disk.head.digest)  # type: ignore[union-attr]
+        told = sum(e.samples for m in chain if (e := m.entry_of(leaver.name)) is not None)
+        assert told == leaver.learnt or (most == 2 and waited >= LEAVE_SECONDS), tenths
+        assert waited < 6 or most == 2
+        assert_one_chain(alive(world))
 
 
 def _handover(seed: int, when: type[ef.Effect] | None, at_once: bool) -> tuple[float, World]:
@@ -148,6 +160,55 @@ def test_a_partition_that_heals_leaves_one_chain_and_loses_nothing(seed: int) ->
     world.run(90)
     assert_one_chain(alive(world))
     assert any("lighter chain" in note for n in alive(world) for note in n.notes)
+
+
+@pytest.mark.parametrize(("log_depth", "warned"), [(4096, False), (12, True)])
+def test_a_long_absence_is_accounted_for_as_far_as_the_log_reaches(
+    log_depth: int, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node falls with its packet out, and comes back thirty rounds later to a snapshot."""
+    monkeypatch.setattr(decide, "MAX_REPLAY", 4)
+    world = World(7, [1.0] * 3)
+    for node in world.nodes.values():
+        node.disk.log_depth = log_depth
+        node.start()
+    world.run(60)
+    away = list(world.nodes.values())[2]
+    while away.machine.state.round is None or away.machine.state.round.mine is None:
+        world.run(0.1)
+    packet = away.machine.state.round.mine
+    world.run(0.5)  # the others have it
+    away.crash()
+    world.run(350)
+    chain = [m for m in world.manifests.values() if m.entry_of(away.name) is not None]
+    assert packet.packet in [entry.packet for m in chain for entry in m.entries]
+    away.start()
+    world.run(60)
+    assert any("cannot be accounted for" in note for note in away.notes) == warned
+    assert min(rounds(world)) >= 30
+    assert_one_chain(alive(world))
+    assert away.learnt == away.told() + away.machine.state.labour.owed_samples
+
+
+@pytest.mark.parametrize(("own_depth", "warned"), [(128, False), (3, True)])
+def test_what_a_long_partition_told_is_owed_again_as_far_as_its_packets_are_there(
+    own_depth: int, warned: bool
+) -> None:
+    world = World(8, [1.0] * 5)
+    for node in world.nodes.values():
+        node.disk.own_depth = own_depth
+        node.start()
+    world.run(60)
+    names = list(world.nodes)
+    world.islands = [set(names[:3]), set(names[3:])]
+    world.run(150)
+    world.islands = []
+    world.run(60)
+    assert_one_chain(alive(world))
+    losers = [world.nodes[name] for name in names[3:]]
+    for node in losers:
+        assert any("lighter chain" in note for note in node.notes)
+        assert any(" are lost: " in note for note in node.notes) == warned
 
 
 @pytest.mark.parametrize("seed", range(4))
