@@ -155,14 +155,14 @@ def test_the_pending_packet_is_mine_and_of_the_round_after_the_head() -> None:
 def test_pruning_keeps_what_others_can_use_and_a_checkpoint_or_a_long_partition_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Packets as long as those since are no more than a snapshot; of states only the last."""
+    """Packets as long as those since are no more than two snapshots; of states only the last."""
     scribe = Scribe()
     rounds = scribe.play(GENESIS, 40, 0, 1)
     head = scribe.store.head()
     assert head is not None
     scribe.store.snapshot_every = 10
     bytes_a_round = sum(entry.size for entry in rounds[-1].entries)
-    monkeypatch.setattr(ledger, "CHUNK", 15 * bytes_a_round // SPEC.chunks // 4 + 1)
+    monkeypatch.setattr(ledger, "CHUNK", 15 * bytes_a_round // SPEC.chunks // 8 + 1)
     for _ in range(2):
         scribe.ledger.prune((), (rounds[0].digest,), scribe.me)
     assert scribe.store.state(rounds[1].digest) is None

@@ -272,7 +272,7 @@ class Ledger:
         heads of checkpoints, from which on my own packets and the log are needed.
 
         What I told in the last rounds stays, too: if a longer partition undoes it, I owe it again.
-        And all packets as long as those since cost others less than a snapshot.
+        And all packets as long as those since cost others less than two snapshots.
         """
         head = self._store.head()
         if head is None:
@@ -300,9 +300,10 @@ class Ledger:
         return found
 
     def _replayed(self) -> list[Manifest]:
-        """The last rounds whose packets together are no more than a snapshot."""
+        """The last rounds that a node which is behind may want packet by packet: those that a
+        snapshot spares it for as many bytes, and those since, which are fewer or kept anyway."""
         sizes = (sum(entry.size for entry in m.entries) for m in self._recent.values())
-        most = self._expected.spec.chunks * CHUNK * 4
+        most = 2 * self._expected.spec.chunks * CHUNK * 4
         within = takewhile(lambda total: total <= most, accumulate(sizes))
         return [manifest for manifest, _ in zip(self._recent.values(), within, strict=False)]
 
