@@ -382,15 +382,6 @@ async def test_a_snapshot_that_the_log_does_not_join_is_told_with_the_round_that
     await desk.stop()
 
 
-async def test_a_worker_that_starts_without_what_was_owed_is_told_to_the_machine(
-    desk: Desk,
-) -> None:
-    await desk.drive(ev.Woken(), ef.Settle())
-    await desk.script.hears(ev.OwedForgotten)
-    assert isinstance(desk.crew.last, TakeAgreed)
-    await desk.stop()
-
-
 # -- the worker ------------------------------------------------------------------------------------
 async def test_a_fallen_worker_is_lost_then_comes_again(desk: Desk) -> None:
     await desk.drive(ev.Woken())

@@ -204,7 +204,7 @@ def told_by_lender(desk: StanceDesk, manifest: object) -> bytes:
 async def test_a_joiner_starts_with_its_gift_less_what_was_told_since(desk: StanceDesk) -> None:
     rounds = desk.scribe.play(GENESIS, 3, 0, 1)
     accept(desk, since=1)
-    assert await desk.stance.settle(head_of(rounds[-1]), None, None) == ("a member's model", False)
+    assert await desk.stance.settle(head_of(rounds[-1]), None, None) == "a member's model"
     order = desk.crew.last
     assert isinstance(order, TakeAgreed)
     assert order.start is not None
@@ -226,7 +226,7 @@ async def test_a_gift_is_left_where_the_log_does_not_tell_what_was_told(desk: St
     entry = rounds[-1].entry_of(loan_of(desk).lenders[0])
     assert entry is not None
     del desk.scribe.store._blobs[entry.packet]  # type: ignore[attr-defined]
-    assert await desk.stance.settle(head_of(rounds[-1]), None, None) == ("the agreed state", False)
+    assert await desk.stance.settle(head_of(rounds[-1]), None, None) == "the agreed state"
     assert desk.crew.last.start is None
 
 

@@ -207,10 +207,7 @@ def test_where_two_chains_are_not_joined_the_newest_lacking_round_is_named() -> 
 
 
 def test_a_checkpoint_that_the_log_no_longer_reaches_is_taken_for_older() -> None:
-    """By its packets as by their samples: the model and the count say the same."""
     scribe = Scribe()
     rounds = scribe.play(GENESIS, 3, 0)
     lost = Digest(b"?" * 32)
     assert scribe.ledger.around(lost, rounds[-1].digest) == ((), tuple(rounds))
-    scribe.ledger.note_owed(lost, 100)
-    assert scribe.ledger.owed_samples(scribe.me, rounds[-1].digest) == 100 - 3 * 8

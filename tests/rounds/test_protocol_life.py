@@ -267,19 +267,8 @@ def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
     assert desk.wanted[:2] == [ef.Settle(), ef.Train(1, 10)]
 
 
-def test_a_worker_that_starts_without_what_was_owed_owes_what_is_out() -> None:
-    """[P106]"""
-    pending = offer("me", samples=3)
-    for out, left in ((None, 0), (pending, 3)):
-        desk = Desk().see("founder").start(pending=out, pending_norm=1.0, owed_samples=10)
-        desk.hear(ev.OwedForgotten())
-        assert desk.owed == left
-        assert f"{10 - left} samples that were owed are lost" in desk.wants(ef.Note)[0].text
-        assert desk.hear(ev.OwedForgotten()) == []
-
-
 def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others() -> None:
-    """[P117]"""
+    """[P116]"""
     shared = manifest(GENESIS, [offer("me"), offer("other")], "founder")
     pending = offer("me", head_of(shared))
     desk = Desk().start(shared, pending=pending, pending_norm=1.0, owed_samples=10)
@@ -290,7 +279,7 @@ def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others()
 
 
 def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
-    """[P107]"""
+    """[P106]"""
     desk = Desk("founder").settle_round("other")
     mine = desk.contribute()
     desk.hear(ev.WorkerLost(owed_samples=10))
@@ -300,7 +289,7 @@ def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
 
 
 def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> None:
-    """[P108]"""
+    """[P107]"""
     desk = Desk().start()
     desk.train(10)
     late = offer("me")
@@ -312,7 +301,7 @@ def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> Non
 
 
 def test_training_goes_on_over_a_round_that_closes() -> None:
-    """[P109]"""
+    """[P108]"""
     desk = Desk().start()
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))
     assert desk.wants(ef.Cut) + desk.wants(ef.Train) == []
@@ -322,7 +311,7 @@ def test_training_goes_on_over_a_round_that_closes() -> None:
 
 # -- timers and words ------------------------------------------------------------------------------
 def test_one_alarm_is_out_the_earliest() -> None:
-    """[P110]"""
+    """[P109]"""
     desk = Desk("founder").settle_round("one", "two")
     desk.contribute()
     assert desk.wants(ef.WakeMe) == [ef.WakeMe(3.0)]  # the next announcement
@@ -333,7 +322,7 @@ def test_one_alarm_is_out_the_earliest() -> None:
 
 
 def test_while_the_state_moves_nothing_else_is_wanted() -> None:
-    """[P111]"""
+    """[P110]"""
     desk = Desk().start()
     desk.train()
     desk.hear(ev.ManifestHeard(FOUNDER, chain(1)[0]))
@@ -348,7 +337,7 @@ def test_while_the_state_moves_nothing_else_is_wanted() -> None:
 
 
 def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
-    """[P112]"""
+    """[P111]"""
 
     def notes() -> list[list[str]]:
         world = World(11, [1.0, 0.5, 1.0])
@@ -361,7 +350,7 @@ def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
 
 
 def test_a_word_is_said_when_it_is_new() -> None:
-    """[P113]"""
+    """[P112]"""
     desk = Desk().start(worker=False)
     desk.hear(ev.WorkerCame())
     assert desk.wants(ef.Say) == [ef.Say(Phase.TRAINING, GENESIS)]
@@ -372,7 +361,7 @@ def test_a_word_is_said_when_it_is_new() -> None:
 
 
 def test_the_phase_says_what_a_node_does() -> None:
-    """[P114]"""
+    """[P113]"""
     desk = Desk()
     assert desk.machine.phase is Phase.JOINING
     desk.start(worker=False)
@@ -388,7 +377,7 @@ def test_the_phase_says_what_a_node_does() -> None:
 
 
 def test_a_node_always_says_what_it_waits_for() -> None:
-    """[P115]"""
+    """[P114]"""
     desk = Desk()
     reasons = [desk.machine.why()]
     desk.start(worker=False)
@@ -406,7 +395,7 @@ def test_a_node_always_says_what_it_waits_for() -> None:
 
 
 def test_a_seed_never_trains_nor_contributes() -> None:
-    """[P116]"""
+    """[P115]"""
     desk = Desk("seed", has_worker=False).start(worker=False).see("founder")
     desk.receive(offer("founder"))
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))

@@ -145,11 +145,6 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class OwedForgotten:
-    """The worker had to start without what the node owed: no checkpoint of it is whole."""
-
-
-@dataclass(frozen=True, slots=True)
 class ApplyFailed:
     """The manifest does not start from the state that I have: one of us is wrong."""
 
@@ -191,7 +186,6 @@ Doing = (
     | Contributed
     | Applied
     | ApplyFailed
-    | OwedForgotten
     | LeaveRequested
     | Woken
 )

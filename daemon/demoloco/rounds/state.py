@@ -155,9 +155,6 @@ class State:
                 return self._on_applied(event, now)
             case ev.ApplyFailed():
                 return self._on_apply_failed(event)
-            case ev.OwedForgotten():
-                mine = self.round.mine if self.round is not None else None
-                return self._forget(self.labour.owed_samples - (mine.samples if mine else 0))
             case ev.LeaveRequested(at_once):
                 self._on_leave_requested(at_once, now)
             case ev.Woken():
