@@ -396,6 +396,8 @@ def test_a_packet_of_the_lost_open_round_is_made_anew() -> None:
     desk, _, _ = _forked(told=False)
     desk.contribute(5)
     _go(desk, chain(4, "y"))
+    assert desk.wants(ef.Contribute) == []  # it trains
+    desk.train(0)
     assert desk.wants(ef.Contribute) == [ef.Contribute(5, desk.head.digest, 25)]
 
 

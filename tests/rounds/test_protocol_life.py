@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS
@@ -17,6 +19,7 @@ from tests.rounds.desk import (
     Desk,
     PeerId,
     chain,
+    in_line,
     manifest,
     member,
     offer,
@@ -118,6 +121,12 @@ def test_a_leaver_stops_when_all_who_take_part_have_announced_its_packet() -> No
     assert desk.wants(ef.Stop) == []
     _announce(desk, "two")
     assert desk.wants(ef.Stop) == [ef.Stop()]
+    out = Desk("founder").settle_round("one")
+    mine = out.contribute()
+    out.hear(ev.LeaveRequested())
+    out.train(0)  # nothing yet for the next round
+    out.hear(ev.OffersHeard(PeerId("one"), (mine,)))
+    assert out.wants(ef.Stop) == [ef.Stop()]
 
 
 def test_the_packet_of_a_leaver_is_announced_at_once() -> None:
@@ -167,6 +176,15 @@ def test_a_leaver_left_out_tells_it_in_the_next_round() -> None:
     desk = _leaver()
     desk.get(manifest(GENESIS, [offer("one")], "founder"))
     assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 3)]
+    trained_on = Desk("founder").settle_round("one")
+    mine = trained_on.contribute()
+    trained_on.hear(ev.LeaveRequested())
+    assert trained_on.wants(ef.Cut) == [ef.Cut()]
+    trained_on.train(4)
+    trained_on.hear(ev.OffersHeard(PeerId("one"), (mine,)))
+    assert trained_on.wants(ef.Stop) == []
+    trained_on.get(manifest(trained_on.head, [mine], "founder"))
+    assert trained_on.wants(ef.Contribute) == [ef.Contribute(3, trained_on.head.digest, 4)]
 
 
 def test_a_leaver_stops_at_the_latest_when_its_time_is_up() -> None:
@@ -190,8 +208,29 @@ def test_a_leaver_alone_closes_its_last_round_itself() -> None:
     assert desk.wants(ef.Stop) == [ef.Stop()]
 
 
-def test_a_second_request_forces_the_end() -> None:
+@pytest.mark.parametrize(("me", "other"), [("one", "two"), ("two", "one")])
+def test_where_all_leave_they_close_their_last_round_together(me: str, other: str) -> None:
     """[P98]"""
+    desk = Desk(me).settle_round(other)
+    parent = desk.head
+    desk.hear(ev.LeaveRequested())
+    desk.train(3)
+    desk.hear(ev.Contributed(offer(me, parent, samples=3), 1.0))
+    desk.see(other, parent, Phase.LEAVING)
+    assert desk.wants(ef.Propose) == []  # the other's packet is to come
+    desk.receive(offer(other, parent))
+    if in_line(parent.digest, me, other)[0] != me:
+        assert desk.wants(ef.Propose) == []  # the other's manifest is to come
+        desk.wake(PACE.succession_seconds)
+    desk.hear(ev.ManifestHeard(desk.me, desk.seal()))
+    desk.apply()
+    assert desk.wants(ef.Stop) == []  # the other is to have it
+    desk.see(other, desk.head, Phase.LEAVING)
+    assert desk.wants(ef.Stop) == [ef.Stop()]
+
+
+def test_a_second_request_forces_the_end() -> None:
+    """[P99]"""
     desk = _leaver()
     desk.hear(ev.LeaveRequested(), after=10.0)
     assert desk.wants(ef.Stop) == []
@@ -200,16 +239,17 @@ def test_a_second_request_forces_the_end() -> None:
 
 
 def test_a_joiner_leaves_at_once() -> None:
-    """[P99]"""
+    """[P100]"""
     desk = Desk()
     desk.hear(ev.LeaveRequested())
     assert desk.wants(ef.Stop) == [ef.Stop()]
 
 
 def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
-    """[P100]"""
+    """[P101]"""
     desk = Desk("founder", stop_after=1).start().see("other")
     desk.contribute()
+    assert desk.wants(ef.Train) == []
     desk.hear(ev.ManifestHeard(FOUNDER, desk.seal()))
     desk.apply()
     assert desk.machine.phase is Phase.LEAVING
@@ -221,7 +261,7 @@ def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
 
 
 def test_after_the_end_nothing_is_wanted() -> None:
-    """[P101]"""
+    """[P102]"""
     desk = Desk().start()
     desk.hear(ev.LeaveRequested(now=True))
     assert desk.hear(ev.WorkerCame(), ev.MemberSeen(member("one", GENESIS)), ev.Woken()) == []
@@ -230,7 +270,7 @@ def test_after_the_end_nothing_is_wanted() -> None:
 
 # -- crash and restart -----------------------------------------------------------------------------
 def test_a_restart_stands_on_the_head_of_the_disk() -> None:
-    """[P102]"""
+    """[P103]"""
     desk = Desk().start(*chain(3), owed_samples=4)
     assert desk.head == head_of(chain(3)[2])
     assert desk.machine.fingerprint == digest("state after", desk.head.digest)
@@ -238,17 +278,17 @@ def test_a_restart_stands_on_the_head_of_the_disk() -> None:
 
 
 def test_the_packet_of_the_open_round_is_announced_again_not_made_again() -> None:
-    """[P103]"""
+    """[P104]"""
     pending = offer("me")
     desk = Desk().see("founder").start(pending=pending, pending_norm=2.0, owed_samples=10)
     assert desk.machine.state.round.mine == pending
-    assert desk.wants(ef.Train) == []
+    assert desk.wants(ef.Train) == [ef.Train(2, 10)]
     desk.wake(3.0)
     assert desk.wants(ef.Announce) == [ef.Announce((pending,))]
 
 
 def test_a_stored_packet_of_another_round_is_not_announced_but_owed() -> None:
-    """[P104]"""
+    """[P105]"""
     desk = Desk().see("founder").start(*chain(1), pending=offer("me"), owed_samples=10)
     assert desk.machine.state.round.mine is None
     desk.train(5)
@@ -256,7 +296,7 @@ def test_a_stored_packet_of_another_round_is_not_announced_but_owed() -> None:
 
 
 def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
-    """[P105]"""
+    """[P106]"""
     desk = Desk().start()
     desk.train(10)
     desk.hear(ev.WorkerLost(owed_samples=4))
@@ -268,7 +308,7 @@ def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
 
 
 def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others() -> None:
-    """[P116]"""
+    """[P117]"""
     shared = manifest(GENESIS, [offer("me"), offer("other")], "founder")
     pending = offer("me", head_of(shared))
     desk = Desk().start(shared, pending=pending, pending_norm=1.0, owed_samples=10)
@@ -279,7 +319,7 @@ def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others()
 
 
 def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
-    """[P106]"""
+    """[P107]"""
     desk = Desk("founder").settle_round("other")
     mine = desk.contribute()
     desk.hear(ev.WorkerLost(owed_samples=10))
@@ -289,7 +329,7 @@ def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
 
 
 def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> None:
-    """[P107]"""
+    """[P108]"""
     desk = Desk().start()
     desk.train(10)
     late = offer("me")
@@ -301,7 +341,7 @@ def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> Non
 
 
 def test_training_goes_on_over_a_round_that_closes() -> None:
-    """[P108]"""
+    """[P109]"""
     desk = Desk().start()
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))
     assert desk.wants(ef.Cut) + desk.wants(ef.Train) == []
@@ -311,7 +351,7 @@ def test_training_goes_on_over_a_round_that_closes() -> None:
 
 # -- timers and words ------------------------------------------------------------------------------
 def test_one_alarm_is_out_the_earliest() -> None:
-    """[P109]"""
+    """[P110]"""
     desk = Desk("founder").settle_round("one", "two")
     desk.contribute()
     assert desk.wants(ef.WakeMe) == [ef.WakeMe(3.0)]  # the next announcement
@@ -322,7 +362,7 @@ def test_one_alarm_is_out_the_earliest() -> None:
 
 
 def test_while_the_state_moves_nothing_else_is_wanted() -> None:
-    """[P110]"""
+    """[P111]"""
     desk = Desk().start()
     desk.train()
     desk.hear(ev.ManifestHeard(FOUNDER, chain(1)[0]))
@@ -337,7 +377,7 @@ def test_while_the_state_moves_nothing_else_is_wanted() -> None:
 
 
 def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
-    """[P111]"""
+    """[P112]"""
 
     def notes() -> list[list[str]]:
         world = World(11, [1.0, 0.5, 1.0])
@@ -350,7 +390,7 @@ def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
 
 
 def test_a_word_is_said_when_it_is_new() -> None:
-    """[P112]"""
+    """[P113]"""
     desk = Desk().start(worker=False)
     desk.hear(ev.WorkerCame())
     assert desk.wants(ef.Say) == [ef.Say(Phase.TRAINING, GENESIS)]
@@ -361,7 +401,7 @@ def test_a_word_is_said_when_it_is_new() -> None:
 
 
 def test_the_phase_says_what_a_node_does() -> None:
-    """[P113]"""
+    """[P114]"""
     desk = Desk()
     assert desk.machine.phase is Phase.JOINING
     desk.start(worker=False)
@@ -377,7 +417,7 @@ def test_the_phase_says_what_a_node_does() -> None:
 
 
 def test_a_node_always_says_what_it_waits_for() -> None:
-    """[P114]"""
+    """[P115]"""
     desk = Desk()
     reasons = [desk.machine.why()]
     desk.start(worker=False)
@@ -395,7 +435,7 @@ def test_a_node_always_says_what_it_waits_for() -> None:
 
 
 def test_a_seed_never_trains_nor_contributes() -> None:
-    """[P115]"""
+    """[P116]"""
     desk = Desk("seed", has_worker=False).start(worker=False).see("founder")
     desk.receive(offer("founder"))
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))

@@ -36,15 +36,20 @@ def test_the_worker_is_settled_then_trains() -> None:
     assert desk.wanted[:2] == [ef.Settle(), ef.Train(3, 10)]
 
 
-def test_one_packet_tells_all_that_is_owed_and_training_rests() -> None:
+def test_one_packet_tells_all_that_is_owed_and_training_goes_on_for_the_next_round() -> None:
     """[P2]"""
     desk = Desk().start(owed_samples=7).see("other")
     desk.train(10)
     assert desk.wants(ef.Contribute) == [ef.Contribute(1, GENESIS.digest, 17)]
+    assert desk.wants(ef.Train) == []
     desk.hear(ev.Contributed(offer("me", samples=17), 1.0))
-    assert desk.wants(ef.Train) == []
+    assert desk.wants(ef.Train) == [ef.Train(2, 10)]
+    desk.train(10)
+    assert desk.wants(ef.Contribute) + desk.wants(ef.Train) == []
     desk.wake(100.0)
-    assert desk.wants(ef.Train) == []
+    assert desk.wants(ef.Contribute) + desk.wants(ef.Train) == []
+    desk.get(manifest(GENESIS, [offer("me", samples=17)], "founder"))
+    assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 10)]
 
 
 def test_a_packet_is_told_only_when_it_is_durable() -> None:
@@ -117,9 +122,10 @@ def test_a_leaving_node_and_one_without_a_worker_wait_not_for_themselves() -> No
     assert len(seed.wants(ef.Propose)) == 1
     leaver = Desk("founder").start()
     leaver.receive(offer("other"))
-    assert leaver.wants(ef.Propose) == []
     leaver.hear(ev.LeaveRequested())
-    assert len(leaver.wants(ef.Propose)) == 1
+    assert leaver.machine.state.round.closable is None  # it is alone, and its packet is to come
+    leaver.see("other")
+    assert leaver.machine.state.round.closable == leaver.now
 
 
 def test_after_a_quorum_the_grace_is_waited() -> None:
@@ -223,7 +229,7 @@ def test_who_is_left_out_owes_it_still_and_goes_on() -> None:
     desk.contribute(10)
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))
     assert desk.owed == 10
-    assert desk.wants(ef.Train) == [ef.Train(2, 10)]
+    assert desk.wants(ef.Cut) + desk.wants(ef.Train) == []  # it is at it
     desk.train(10)
     assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 20)]
 

@@ -39,7 +39,7 @@ from demoloco.rounds.rules import (
     rank_of,
 )
 from demoloco.rounds.state import SNAPSHOT, State
-from demoloco.types import Digest, Draft, Head, Offer, PeerId, short
+from demoloco.types import Digest, Draft, Head, Offer, PeerId, Round, short
 
 MAX_REPLAY = 256
 """A node further behind than this many rounds takes a snapshot, whatever that costs: so many
@@ -226,15 +226,25 @@ def _work(state: State, round_: OpenRound) -> list[Effect]:
         if leaving is not None and not labour.cut:
             labour.cut = True
             wanted.append(Cut())
-    elif labour.contributing or round_.mine is not None:
+    elif labour.contributing:
         pass
-    elif labour.ready and (leaving is None or leaving.tell):
-        labour.contributing = True
-        wanted.append(Contribute(round_.round, round_.parent, labour.owed_samples))
-    elif leaving is None:
+    elif labour.ready:
+        if round_.mine is None and (leaving is None or leaving.tell):
+            labour.contributing = True
+            wanted.append(Contribute(round_.round, round_.parent, labour.owed_samples))
+    elif (next_ := _trains_for(state, round_)) is not None:
         labour.training = True
-        wanted.append(Train(round_.round, state.settings.inner_steps))
+        wanted.append(Train(next_, state.settings.inner_steps))
     return wanted
+
+
+def _trains_for(state: State, round_: OpenRound) -> Round | None:
+    """The round whose packet lacks: while mine is out for this one, the next. None = no more."""
+    if state.leaving is not None:
+        return None
+    if round_.mine is None:
+        return round_.round
+    return Round(round_.round + 1) if round_.round != state.settings.stop_after else None
 
 
 def _collect(state: State, round_: OpenRound, now: float) -> list[Effect]:
@@ -291,8 +301,8 @@ def _close(state: State, round_: OpenRound, now: float) -> list[Effect]:
 
 def _expected(state: State, round_: OpenRound) -> frozenset[PeerId]:
     """Who is waited for: who trained when the round opened and still does."""
-    still = state.members.contributing()
-    if state.labour.worker and state.leaving is None:
+    still = state.company()
+    if state.labour.worker and (state.leaving is None or not state.members.contributing()):
         still |= {state.settings.me}
     return round_.expected & still
 
@@ -303,9 +313,9 @@ def _propose(
     assert state.chain is not None
     assert round_.closable is not None
     me, pace = state.settings.me, state.settings.pace
-    able = state.members.contributing()
+    able = state.company()
     contributors = state.chain.contributors(round_.parent)
-    if state.leaving is not None and able:
+    if state.leaving is not None and state.members.contributing():
         return []
     ahead = before(me, round_.parent, contributors, able)
     turn = round_.closable + len(ahead) * pace.succession_seconds
@@ -337,7 +347,7 @@ def _propose(
 def _reason(state: State, closing: str) -> str:
     """What the operator reads: my own work comes before the others'."""
     labour = state.labour
-    if labour.training:
+    if labour.training and (state.round is None or state.round.mine is None):
         return "training"
     if labour.contributing:
         return "making the packet"

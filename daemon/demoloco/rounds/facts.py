@@ -51,10 +51,11 @@ class Labour:
     ready: bool = False  # what it trained is not in a packet yet
     owed_samples: int = 0
 
-    def trained(self, samples: int) -> None:
+    def trained(self, samples: int, out: int) -> None:
+        """`out`: samples of my packet for the open round."""
         self.training = self.cut = False
         self.owed_samples += samples
-        self.ready = self.owed_samples > 0
+        self.ready = self.owed_samples > out
 
     def account(self, told: int, untold: int) -> None:
         """What entered and left the winning chain is no longer owed, or owed again."""
@@ -113,9 +114,9 @@ class Members:
         """Who trains for the round that is open."""
         return frozenset(p for p, seen in self._seen.items() if seen.contributing_since is not None)
 
-    def is_leaving(self, peer: PeerId) -> bool:
-        seen = self._seen.get(peer)
-        return seen is not None and seen.member.phase is Phase.LEAVING
+    def leaving(self) -> frozenset[PeerId]:
+        """Who is on its way out, and not gone yet."""
+        return frozenset(p for p, s in self._seen.items() if s.member.phase is Phase.LEAVING)
 
     def ahead(self) -> list[tuple[PeerId, Head]]:
         """Who has an agreed state, heaviest head first."""
@@ -128,11 +129,11 @@ class Members:
         return [s.member.head for s in self._seen.values() if s.member.head is not None]
 
     def behind(self, head: Head) -> frozenset[PeerId]:
-        """Who takes part and has not reached this round."""
+        """Who takes part, or leaves, and has not reached this round."""
         return frozenset(
             peer
             for peer, seen in self._seen.items()
-            if seen.member.phase in CONTRIBUTING
+            if seen.member.phase in (*CONTRIBUTING, Phase.LEAVING)
             and seen.member.head is not None
             and heavier(head, seen.member.head)
         )

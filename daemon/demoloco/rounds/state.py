@@ -79,6 +79,12 @@ class State:
     def _is_out(self, head: Digest) -> bool:
         return head in self.refused or head in self.aside
 
+    def company(self) -> frozenset[PeerId]:
+        """Who has a part in the open round beside me: who trains or exchanges; where all leave,
+        they are left to each other."""
+        others = self.members.contributing()
+        return others if others or self.leaving is None else self.members.leaving()
+
     def phase(self) -> Phase:
         if self.leaving is not None:
             return Phase.LEAVING
@@ -148,7 +154,8 @@ class State:
             case ev.WorkerLost(owed_samples):
                 self.labour = Labour(owed_samples=owed_samples)
             case ev.Trained(samples):
-                self.labour.trained(samples)
+                mine = self.round.mine if self.round is not None else None
+                self.labour.trained(samples, out=mine.samples if mine is not None else 0)
             case ev.Contributed():
                 self._on_contributed(event)
             case ev.Applied():
@@ -233,7 +240,7 @@ class State:
         offer = self.asked.pop(event.packet, None)
         if offer is not None:
             self.held[event.packet] = Held(offer, event.norm)
-            if self.round is not None and self.members.is_leaving(offer.contributor):
+            if self.round is not None and offer.contributor in self.members.leaving():
                 self.round.announced = -math.inf  # it waits for that
 
     def _on_packet_refused(self, packet: Digest) -> None:
@@ -352,7 +359,7 @@ class State:
         """A new head opens a new round; what belongs neither to it nor to the way is forgotten."""
         assert self.chain is not None
         head = self.chain.head
-        expected = self.members.contributing() | {self.settings.me}
+        expected = self.company() | {self.settings.me}
         self.round = OpenRound(Round(head.round + 1), head.digest, now, frozenset(expected))
         if self.leaving is None and 0 < self.settings.stop_after <= head.round:
             self.leaving = Leaving(now + self.settings.leave_seconds, tell=False)
