@@ -57,6 +57,7 @@ class SimNode:
                 leave_seconds=LEAVE_SECONDS,
                 snapshot_bytes=self.world.snapshot_bytes,
                 snapshot_every=SNAPSHOT_EVERY,
+                step_samples=1,
                 stop_after=stop_after,
             )
         )

@@ -38,6 +38,7 @@ class Desk:
             leave_seconds=1,
             snapshot_bytes=1,
             snapshot_every=1,
+            step_samples=1,
         )
         self.machine = Machine(settings)
 

@@ -11,7 +11,7 @@ import pytest
 from demoloco.config import RunConfig
 from demoloco.errors import StoreError
 from demoloco.node.disk import Disk
-from demoloco.node.stance import Stance
+from demoloco.node.stance import MIDWAY_SECONDS, Stance
 from demoloco.rounds import effects as ef
 from demoloco.rounds.rules import head_of
 from demoloco.types import Digest, Head, Manifest, Offer, Round
@@ -304,6 +304,20 @@ async def test_checkpoints_take_no_more_than_their_share_of_the_time(desk: Desk)
     desk.stance.save_if_due()
     assert len(desk.crew.told) == 2
     assert desk.stance.checkpoints == (GENESIS.digest,)
+
+
+async def test_in_the_midst_of_a_round_there_is_time_between_checkpoints(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("demoloco.node.stance.time.monotonic", lambda: now)
+    await desk.stance.settle(GENESIS, None, None)
+    for then, saves in ((100.0, 1), (104.9, 1), (105.0, 2)):
+        now = then
+        desk.stance.save_if_due(MIDWAY_SECONDS)
+        assert sum(isinstance(command, SaveCheckpoint) for command in desk.crew.told) == saves
+        if then == 100.0:
+            desk.stance.saved(Saved(head=GENESIS.digest, seconds=0.0, size=1, learnt=0))
 
 
 async def test_a_checkpoint_that_failed_is_tried_again_and_counts_for_nothing(desk: Desk) -> None:

@@ -89,6 +89,7 @@ class Desk:
             "pace": PACE,
             "snapshot_bytes": 10**6,
             "snapshot_every": 5,
+            "step_samples": 1,
             **settings,
         }
         self.me = PeerId(me)

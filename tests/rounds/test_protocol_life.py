@@ -304,7 +304,7 @@ def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
     assert desk.machine.phase is Phase.CATCHING_UP
     assert "waiting for the worker" in desk.machine.why()
     desk.hear(ev.WorkerCame())
-    assert desk.wanted[:2] == [ef.Settle(), ef.Train(1, 10)]
+    assert desk.wanted[:2] == [ef.Settle(), ef.Train(1, 6)]
 
 
 def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others() -> None:

@@ -34,6 +34,11 @@ def test_the_worker_is_settled_then_trains() -> None:
     desk = Desk().start(*chain(2), worker=False)
     desk.hear(ev.WorkerCame())
     assert desk.wanted[:2] == [ef.Settle(), ef.Train(3, 10)]
+    for owed, left in ((7, 3), (9, 1), (10, 1), (25, 1)):
+        back = Desk().start(owed_samples=owed)
+        assert back.wants(ef.Train) == [ef.Train(1, left)]
+        back.contribute(left)
+        assert back.wants(ef.Train) == [ef.Train(2, 10)]
 
 
 def test_one_packet_tells_all_that_is_owed_and_training_goes_on_for_the_next_round() -> None:

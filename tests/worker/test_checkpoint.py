@@ -131,6 +131,33 @@ def test_what_was_told_since_is_not_owed_again(
     np.testing.assert_allclose(np.delete(restored, told), np.delete(running, told), atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["decoupled", "synced"])
+def test_a_packet_that_was_made_before_the_checkpoint_leaves_the_model_to_the_bit(
+    agreed: Path, directory: Path, tmp_path: Path, method: str
+) -> None:
+    """In the midst of a round: the model holds the packet, and what it learnt since."""
+    config = dataclasses.replace(CONFIG, method=method)
+    desk = Desk(config)
+    desk.start(agreed)
+    desk.train(1, 3)
+    body, after = desk.body(agreed), tmp_path / "agreed-1"
+    desk.train(2, 2)
+    desk.tell(SaveCheckpoint(directory=directory, agreed=agreed, head=HEAD))
+    advance(agreed, after, [body], desk.spec)
+    desk.tell(Correct(before=agreed, after=after, round=Round(1), told=(body,)))
+    back = Desk(config)
+    back.tell(Restore(checkpoint=directory, agreed=after, round=Round(1), told_since=(body,)))
+    running, restored = (owed_coefficients(each, after) for each in (desk, back))
+    np.testing.assert_allclose(restored, running, atol=1e-5)
+    memories = [desk.loop._own.memory, back.loop._own.memory]
+    if method == "synced":
+        np.testing.assert_allclose(memories[1], memories[0], atol=1e-5)
+    back.tell(SaveCheckpoint(directory=directory, agreed=after, head=HEAD))
+    found = newest_whole(directory)
+    assert found is not None
+    assert found.counters.made == ()  # it has left the model
+
+
 def owed_coefficients(desk: Desk, agreed: Path) -> NDArray[np.float32]:
     own = agreed.with_name("own")
     desk.tell(WriteInitial(path=own))

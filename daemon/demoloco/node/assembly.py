@@ -77,6 +77,7 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
         leave_seconds=node.leave_seconds,
         snapshot_bytes=run.layout.chunks * CHUNK * 4,
         snapshot_every=config.snapshot_every,
+        step_samples=config.batch_size,
         stop_after=node.stop_after,
     )
 

@@ -15,6 +15,7 @@ from demoloco.node.ledger import DoesNotApply
 from demoloco.node.parts import Parts
 from demoloco.node.revival import Post, Revival, Spawn
 from demoloco.node.room import Room
+from demoloco.node.stance import MIDWAY_SECONDS
 from demoloco.node.version import software_version
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
@@ -208,6 +209,7 @@ class Doings:
                 self._speed = event.samples_per_second
                 parts.report.progress(event)
                 parts.report.refresh(parts.machine)
+                parts.stance.save_if_due(MIDWAY_SECONDS)
             case worker.Trained():
                 self._post(lambda: self._trained(event))
                 if self.room.lacking:

@@ -38,6 +38,9 @@ from demoloco.worker.port import (
     Train,
 )
 
+MIDWAY_SECONDS = 5.0
+"""Between two checkpoints in the midst of a round."""
+
 SAVE_SECONDS = 60.0
 """The last checkpoint of a leaving node may take this long."""
 
@@ -255,9 +258,9 @@ class Stance:
         return path
 
     # -- checkpoints -------------------------------------------------------------------------------
-    def save_if_due(self) -> None:
-        """Checkpoints take at most their share of the time."""
-        pause = self._save_seconds / self._share
+    def save_if_due(self, at_least: float = 0.0) -> None:
+        """Checkpoints take at most their share of the time, and that many seconds lie between."""
+        pause = max(at_least, self._save_seconds / self._share)
         if self._saving or time.monotonic() - self._saved_at < pause:
             return
         if (command := self._save()) is not None:

@@ -11,8 +11,6 @@ from demoloco.rounds.effects import (
     Announce,
     Apply,
     Commit,
-    Contribute,
-    Cut,
     Effect,
     Fetch,
     FetchManifests,
@@ -21,9 +19,7 @@ from demoloco.rounds.effects import (
     Propose,
     Publish,
     Say,
-    Settle,
     Stop,
-    Train,
     WakeMe,
 )
 from demoloco.rounds.open_round import OpenRound
@@ -39,7 +35,8 @@ from demoloco.rounds.rules import (
     rank_of,
 )
 from demoloco.rounds.state import SNAPSHOT, State
-from demoloco.types import Digest, Draft, Head, Offer, PeerId, Round, short
+from demoloco.rounds.work import work
+from demoloco.types import Digest, Draft, Head, Offer, PeerId, short
 
 MAX_REPLAY = 256
 """A node further behind than this many rounds takes a snapshot, whatever that costs: so many
@@ -207,44 +204,11 @@ def _take_part(state: State, now: float) -> list[Effect]:
     """My head is the best I know: work, tell, collect, close."""
     assert state.round is not None
     return [
-        *_work(state, state.round),
+        *work(state, state.round),
         *_collect(state, state.round, now),
         *_tell(state, state.round, now),
         *_close(state, state.round, now),
     ]
-
-
-def _work(state: State, round_: OpenRound) -> list[Effect]:
-    labour, leaving = state.labour, state.leaving
-    if not labour.worker:
-        return []
-    wanted: list[Effect] = []
-    if not labour.standing:
-        labour.standing = True
-        wanted.append(Settle())
-    if labour.training:
-        if leaving is not None and not labour.cut:
-            labour.cut = True
-            wanted.append(Cut())
-    elif labour.contributing:
-        pass
-    elif labour.ready:
-        if round_.mine is None and (leaving is None or leaving.tell):
-            labour.contributing = True
-            wanted.append(Contribute(round_.round, round_.parent, labour.owed_samples))
-    elif (next_ := _trains_for(state, round_)) is not None:
-        labour.training = True
-        wanted.append(Train(next_, state.settings.inner_steps))
-    return wanted
-
-
-def _trains_for(state: State, round_: OpenRound) -> Round | None:
-    """The round whose packet lacks: while mine is out for this one, the next. None = no more."""
-    if state.leaving is not None:
-        return None
-    if round_.mine is None:
-        return round_.round
-    return Round(round_.round + 1) if round_.round != state.settings.stop_after else None
 
 
 def _collect(state: State, round_: OpenRound, now: float) -> list[Effect]:

@@ -35,6 +35,7 @@ class Settings:
     leave_seconds: float
     snapshot_bytes: int
     snapshot_every: int  # rounds between two snapshots that members serve
+    step_samples: int  # of one inner step
     stop_after: int = 0  # rounds; 0 = never
     has_worker: bool = True  # False: a node that never contributes
 
@@ -44,6 +45,7 @@ class Labour:
     """What the worker does, as far as the protocol cares."""
 
     worker: bool = False  # it is there
+    fresh: bool = True  # it has not trained yet
     standing: bool = False  # it was told to stand on the agreed state
     training: bool = False
     cut: bool = False
@@ -53,7 +55,7 @@ class Labour:
 
     def trained(self, samples: int, out: int) -> None:
         """`out`: samples of my packet for the open round."""
-        self.training = self.cut = False
+        self.training = self.cut = self.fresh = False
         self.owed_samples += samples
         self.ready = self.owed_samples > out
 

@@ -46,6 +46,9 @@ class Counters:
     samples_learnt: int = 0  # of inner steps that the model holds or that were told by then
     lenders: tuple[str, ...] = ()  # peer ids: whose untold learning the model holds
     borrowed_since: int = 0  # round
+    made: tuple[
+        str, ...
+    ] = ()  # hex digests of own packets' bodies that the model holds, oldest first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +95,7 @@ def read(path: Path) -> Checkpoint:
         if _seal(manifest) != seal or manifest["format"] != _FORMAT:
             raise _damaged(path, _MANIFEST)
         counters = Counters(**manifest["counters"])
-        counters = replace(counters, lenders=tuple(counters.lenders))
+        counters = replace(counters, lenders=tuple(counters.lenders), made=tuple(counters.made))
         files: dict[str, tuple[int, str]] = manifest["files"]
         for name, (size, digest) in files.items():
             if (path / name).stat().st_size != size or _digest(path / name) != digest:

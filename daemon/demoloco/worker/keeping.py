@@ -60,7 +60,7 @@ def restore(order: Restore, own: OwnModel, trainer: Trainer) -> Counters:
     own.memory = None if memory is None else memory.to(trainer.device)
     # After a lapse not back to the batch that led there: it would lead there again.
     trainer.seek(max(found.counters.samples_read, trainer.samples_read))
-    own.follow(found.path / checkpoint.AGREED, order.agreed, order.told_since)
+    own.follow(found.path / checkpoint.AGREED, order.agreed, order.told_since, found.counters.made)
     own.give_back(order.returned)
     saved.load_random_state(trainer.device, saved.load(found.path, saved.RANDOM))
     return found.counters

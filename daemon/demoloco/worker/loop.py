@@ -354,6 +354,7 @@ class Loop:
             samples_learnt=self._learnt,
             lenders=order.loan.lenders if order.loan else (),
             borrowed_since=order.loan.since if order.loan else 0,
+            made=tuple(own.made),
         )
         try:
             saved = keeping.save(order, counters, own, trainer)

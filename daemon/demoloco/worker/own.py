@@ -8,11 +8,13 @@ need one, in `memory`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from blake3 import blake3
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -29,6 +31,9 @@ from demoloco.types import TensorShape
 from demoloco.worker.faults import NotFinite
 from demoloco.worker.port import Returned
 from demoloco.worker.saved import state_of
+
+MAX_MADE = 16
+"""Own packets, those left out included, of which it is known that the model holds them."""
 
 
 class OwnModel:
@@ -50,6 +55,7 @@ class OwnModel:
         self._method = method(config.method, beta=config.beta)
         self._spec = PacketSpec.of(self.layout, bits=config.bits, ladder=config.ladder)
         self.memory: Tensor | None = None
+        self.made: deque[str] = deque(maxlen=MAX_MADE)
 
     def write_initial(self, path: Path) -> None:
         """Write DCT(model) as an agreed state; durable on return.
@@ -71,6 +77,7 @@ class OwnModel:
     def take(self, agreed: Path) -> None:
         """Become IDCT(agreed); nothing is owed."""
         self.memory = None
+        self.made.clear()
         self._write(model_of(_map(agreed, self.layout), self._chunks()))
 
     @property
@@ -109,6 +116,7 @@ class OwnModel:
         self.memory = made.memory
         if made.own is not own:
             self._write(made.own)
+        self.made.append(_name(made.body))
         return made.body
 
     def correct(
@@ -124,9 +132,21 @@ class OwnModel:
             self.memory,
         )
         self._write(own)
+        gone = {_name(body) for body in told}
+        names = [*self.made, *(_name(body) for body in untold)]
+        self._hold(name for name in names if name not in gone)
 
-    def follow(self, then: Path, now: Path, told_since: Sequence[bytes]) -> None:
-        """Move from a checkpoint's agreed state to today's; what was told since is not owed."""
+    def follow(
+        self, then: Path, now: Path, told_since: Sequence[bytes], made: Sequence[str] = ()
+    ) -> None:
+        """Move from a checkpoint's agreed state to today's; what was told since is not owed: of a
+        packet that the model holds its very values, else whatever is owed at its coefficients.
+
+        `made`: names of the packets that the checkpoint's model holds."""
+        self._hold(made)
+        if held := [body for body in told_since if _name(body) in made]:
+            self.correct(then, then, held, ())
+            told_since = [body for body in told_since if body not in held]
         agreed_then, agreed_now = _map(then, self.layout), _map(now, self.layout)
         if not told_since and np.array_equal(agreed_then, agreed_now):
             return  # the very bits that were saved
@@ -143,6 +163,9 @@ class OwnModel:
         own, self.memory = released(self._chunks(), self.memory, lent, returned.keep)
         self._write(own)
 
+    def _hold(self, names: Iterable[str]) -> None:
+        self.made = deque(names, maxlen=MAX_MADE)
+
     def is_finite(self) -> bool:
         """Whether every value is a number."""
         return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
@@ -155,6 +178,10 @@ class OwnModel:
 
     def _read(self, bodies: Sequence[bytes]) -> list[Sparse]:
         return [decode(body, self._spec) for body in bodies]
+
+
+def _name(body: bytes) -> str:
+    return blake3(body).hexdigest()
 
 
 def _map(agreed: Path, layout: Layout) -> NDArray[np.float32]:
