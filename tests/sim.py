@@ -19,8 +19,8 @@ from demoloco.rounds.decide import MAX_REPLAY
 from demoloco.rounds.facts import Settings
 from demoloco.rounds.machine import Machine
 from demoloco.rounds.rules import head_of, told_by
-from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
-from tests.sim_parts import GENESIS, PACE, RUN, SNAPSHOT_EVERY, Disk, Faults, digest
+from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Round
+from tests.sim_parts import GENESIS, PACE, RUN, SNAPSHOT_EVERY, Disk, Faults, digest, newcomer
 
 HEARTBEAT = 2.0
 SILENCE = 7.0
@@ -61,9 +61,7 @@ class SimNode:
                 stop_after=stop_after,
             )
         )
-        self.member = Member(
-            peer=self.name, run=RUN, addresses=(), head=None, phase=Phase.JOINING, sequence=0
-        )
+        self.member = newcomer(self.name)
         self.last_seen: dict[PeerId, float] = {}
         self.newest: dict[PeerId, Member] = {}
         disk = self.disk
@@ -127,6 +125,8 @@ class SimNode:
             elif isinstance(note, ef.Note) and "cannot be accounted for" in note.text:
                 assert "unknown" in self.excused, note.text
                 self.learnt = self.told() + self.machine.state.labour.owed_samples
+        if "found" in self.excused:
+            self.learnt = self.told() + self.machine.state.labour.owed_samples
         self.excused.clear()
 
     def told(self) -> int:
@@ -285,8 +285,8 @@ class SimNode:
         self._applied(ev.Applied(head, fingerprint, lost, told, untold, unknown))
 
     def _gone(self, undo: Iterable[Manifest], redo: Iterable[Manifest]) -> int:
-        lost = self.disk.gone(self.name, undo, redo)
-        self.excused |= {"lost"} if lost else set()
+        lost, words = self.disk.gone(self.name, undo, redo)
+        self.excused |= words
         return lost
 
     def _applied(self, event: ev.Applied) -> None:
@@ -396,6 +396,5 @@ class World:
         if node.machine.state.moving is None and node.machine.head is not None:
             owed = node.machine.state.labour.owed_samples
             told = node.told()
-            assert node.learnt == told + owed, (
-                f"{node.name} at {self.now:.1f}: learnt {node.learnt}, told {told}, owed {owed}"
-            )
+            counts = f"learnt {node.learnt}, told {told}, owed {owed}"
+            assert node.learnt == told + owed, f"{node.name} at {self.now:.1f}: {counts}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from demoloco.rounds.rules import Pace, head_of
-from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round
+from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
 
 RUN = Digest(b"R" * 32)
 GENESIS = Head(digest=RUN, round=Round(0), samples_total=0)
@@ -19,6 +19,11 @@ SNAPSHOT_EVERY = 5
 
 def digest(*parts: object) -> Digest:
     return Digest(blake2b(repr(parts).encode(), digest_size=32).digest())
+
+
+def newcomer(name: PeerId) -> Member:
+    """What a node says of itself first."""
+    return Member(peer=name, run=RUN, addresses=(), head=None, phase=Phase.JOINING, sequence=0)
 
 
 @dataclass
@@ -42,6 +47,7 @@ class Disk:
     manifests: dict[Digest, Manifest] = field(default_factory=dict)
     packets: dict[Digest, Round] = field(default_factory=dict)
     mine: dict[Digest, Round] = field(default_factory=dict)  # own packets
+    given_up: set[Digest] = field(default_factory=set)  # own packets that could not be owed again
     states: dict[Digest, Digest] = field(default_factory=dict)  # head → fingerprint
     head: Head | None = None
     pending: Offer | None = None
@@ -77,12 +83,19 @@ class Disk:
             at = manifest.parent
         return at
 
-    def gone(self, me: PeerId, undo: Iterable[Manifest], redo: Iterable[Manifest]) -> int:
-        """What is owed by the log and not in the model, for own packets that held it are gone."""
-        told = filter(None, (manifest.entry_of(me) for manifest in redo))
-        untold = filter(None, (manifest.entry_of(me) for manifest in undo))
-        lost = sum(entry.samples for entry in untold if entry.packet not in self.mine)
-        return lost + 10**9 * any(entry.packet not in self.mine for entry in told)
+    def gone(
+        self, me: PeerId, undo: Iterable[Manifest], redo: Iterable[Manifest]
+    ) -> tuple[int, set[str]]:
+        """What is owed by the log and not in the model, for own packets that held it are gone; and
+        what that is: lost, or found, where one that was given up so is told after all."""
+        told = [entry for manifest in redo if (entry := manifest.entry_of(me))]
+        untold = [entry for manifest in undo if (entry := manifest.entry_of(me))]
+        missing = [entry for entry in untold if entry.packet not in self.mine]
+        words = {"found" for entry in told if entry.packet in self.given_up}
+        self.given_up |= {entry.packet for entry in missing}
+        lost = sum(entry.samples for entry in missing)
+        lost += 10**9 * any(entry.packet not in self.mine for entry in told)
+        return lost, words | ({"lost"} if lost else set())
 
     def fork(self, one: Digest, other: Digest) -> tuple[list[Manifest], list[Manifest]] | None:
         """What only one of two chains has, oldest first; None if the log does not tell."""

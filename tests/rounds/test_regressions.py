@@ -7,6 +7,7 @@ from dataclasses import replace
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import MIN_WEIGHT, entries_of, float32, head_of
+from demoloco.types import Manifest
 from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
 from tests.sim import Faults, World, digest
 
@@ -122,3 +123,30 @@ def test_a_weight_is_never_nothing() -> None:
     offers = [replace(offer("a"), samples=2**48), replace(offer("b"), samples=2**48), offer("c")]
     norms = dict(zip((one.packet for one in offers), (1e-20, 1e-20, 1e19), strict=True))
     assert min(entry.weight for entry in entries_of(offers, norms, 64)) == MIN_WEIGHT
+
+
+def test_what_was_lost_and_is_told_after_all_is_not_owed() -> None:
+    """The hunt: the chain that was left, with packets that were gone, won again."""
+    desk = Desk().start()
+    left = [manifest(GENESIS, [offer("me", samples=30)], "founder")]
+    left.append(manifest(head_of(left[0]), [offer("me", head_of(left[0]))], "me", ("me",)))
+    desk.get(*left)
+    won = chain(5, "y")
+    _go(desk, won)
+    desk.apply(lost=30)
+    assert desk.owed == 10
+    again = chain(2, "me", head_of(left[1]))
+    _go(desk, again)
+    (apply,) = desk.wants(ef.Apply)
+    assert apply.redo == (*left, *again)
+    desk.apply(lost=10**9)
+    assert desk.owed == 0
+    assert [note for note in desk.wants(ef.Note) if note.warning] == []
+
+
+def _go(desk: Desk, manifests: list[Manifest]) -> None:
+    """Up to the end of these, whose packets come."""
+    desk.see("y", head_of(manifests[-1]))
+    desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(manifests))))
+    for fetch in desk.wants(ef.Fetch):
+        desk.hear(ev.PacketFetched(fetch.packet, 1.0))
