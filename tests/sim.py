@@ -265,7 +265,9 @@ class SimNode:
         fingerprint = self.disk.states.get(below)
         for manifest in apply.redo:
             here = all(entry.packet in self.disk.packets for entry in manifest.entries)
-            if manifest.state != fingerprint or not here:
+            if fingerprint is None or not here:
+                return self.hear(ev.ApplyFailed(manifest.digest, "it is not here", lacking=True))
+            if manifest.state != fingerprint:
                 return self.hear(ev.ApplyFailed(manifest.digest, "not from the state that is here"))
             fingerprint = digest(fingerprint, manifest.digest)
             self.disk.states[manifest.digest] = fingerprint

@@ -7,7 +7,7 @@ import pytest
 
 from demoloco.errors import PacketError, StoreError
 from demoloco.node import ledger
-from demoloco.node.ledger import MAX_SEALED, DoesNotApply
+from demoloco.node.ledger import MAX_SEALED, DoesNotApply, Lacking
 from demoloco.rounds.chain import Chain
 from demoloco.rounds.rules import head_of
 from demoloco.types import Digest
@@ -44,7 +44,7 @@ def test_of_several_manifests_all_apply_or_none() -> None:
 def test_a_manifest_whose_packet_is_gone_does_not_apply() -> None:
     scribe = Scribe()
     _, offer = scribe.packet(GENESIS)
-    with pytest.raises(DoesNotApply, match="is gone"):
+    with pytest.raises(Lacking, match="is gone"):
         scribe.ledger.apply((), (scribe.manifest(GENESIS, [offer]),))
 
 
@@ -86,7 +86,7 @@ def test_a_fork_under_a_state_that_is_gone_does_not_apply() -> None:
     ours = scribe.play(GENESIS, 2, 0)
     del scribe.store._states[GENESIS.digest]  # type: ignore[attr-defined]
     del scribe.store._states[theirs.digest]  # type: ignore[attr-defined]
-    with pytest.raises(DoesNotApply, match="is not kept"):
+    with pytest.raises(Lacking, match="is not kept"):
         scribe.ledger.apply(tuple(reversed(ours)), (theirs,))
     assert scribe.store.head() == head_of(ours[-1])
 

@@ -337,6 +337,24 @@ def test_a_manifest_that_does_not_apply_after_a_snapshot_either_is_refused() -> 
     assert desk.machine.state.target() is None
 
 
+def test_a_fork_from_a_state_that_is_gone_waits_for_a_heavier_snapshot() -> None:
+    """[P62]"""
+    desk, lost, won = _forked(told=True)
+    desk.see("founder", head_of(won[-1]))
+    for each in won:
+        desk.hear(ev.ManifestHeard(FOUNDER, each))
+    for fetch in desk.wants(ef.Fetch):
+        desk.hear(ev.PacketFetched(fetch.packet, 1.0))
+    assert len(desk.wants(ef.Apply)) == 1
+    desk.hear(ev.ApplyFailed(won[0].digest, "its state is gone", lacking=True))
+    desk.fail(_at_snapshot(lost[-1]))
+    assert desk.machine.state.target() is None
+    desk.wake(ASIDE_SECONDS)
+    assert len(desk.wants(ef.FetchSnapshot)) == 1
+    desk.hear(_at_snapshot(won[-1]))
+    assert [wish.head for wish in desk.wants(ef.Adopt)] == [head_of(won[-1])]
+
+
 # -- forks -----------------------------------------------------------------------------------------
 def _forked(*, told: bool) -> tuple[Desk, list[Manifest], list[Manifest]]:
     """I stand on two rounds, in which I am; a heavier chain of three is known, with its packets."""
@@ -352,7 +370,7 @@ def _forked(*, told: bool) -> tuple[Desk, list[Manifest], list[Manifest]]:
 
 
 def test_a_heavier_chain_wins_whole_and_at_once() -> None:
-    """[P62]"""
+    """[P63]"""
     desk, lost, won = _forked(told=False)
     desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(won[:2]))))
     assert desk.wanted == []  # 20 samples are not more than 30
@@ -369,7 +387,7 @@ def test_a_heavier_chain_wins_whole_and_at_once() -> None:
 
 
 def test_what_the_lost_chain_told_of_me_is_owed_again() -> None:
-    """[P63]"""
+    """[P64]"""
     desk, _, _ = _forked(told=False)
     assert desk.owed == 0
     _go(desk, chain(4, "y"))
@@ -385,14 +403,14 @@ def _go(desk: Desk, won: list[Manifest], lost: int = 0) -> None:
 
 
 def test_what_the_winning_chain_told_of_me_is_not_owed() -> None:
-    """[P64]"""
+    """[P65]"""
     desk, _, won = _forked(told=True)
     _go(desk, won)
     assert desk.owed == 10  # of two packets the winner has one
 
 
 def test_a_packet_of_the_lost_open_round_is_made_anew() -> None:
-    """[P65]"""
+    """[P66]"""
     desk, _, _ = _forked(told=False)
     desk.contribute(5)
     _go(desk, chain(4, "y"))
@@ -402,14 +420,14 @@ def test_a_packet_of_the_lost_open_round_is_made_anew() -> None:
 
 
 def test_owed_is_never_below_nothing() -> None:
-    """[P66]"""
+    """[P67]"""
     desk = Desk().start()
     desk.get(manifest(GENESIS, [offer("me", samples=50)], "founder"))
     assert desk.owed == 0
 
 
 def test_what_would_be_owed_again_is_lost_where_its_packets_are_gone() -> None:
-    """[P67]"""
+    """[P68]"""
     for lost, owed in ((8, 12), (99, 0)):
         desk, _, _ = _forked(told=False)
         _go(desk, chain(4, "y"), lost=lost)
@@ -418,7 +436,7 @@ def test_what_would_be_owed_again_is_lost_where_its_packets_are_gone() -> None:
 
 
 def test_a_manifest_heard_again_changes_nothing() -> None:
-    """[P68]"""
+    """[P69]"""
     desk = Desk().start(*chain(2))
     for known in chain(2):
         desk.hear(ev.ManifestHeard(FOUNDER, known))
@@ -434,19 +452,19 @@ def _refusal(desk: Desk, false: Manifest) -> str:
 
 
 def test_a_manifest_of_another_round_than_follows() -> None:
-    """[P69]"""
+    """[P70]"""
     false = manifest(GENESIS, [offer("founder")], "founder", round=2)
     assert "round 2 cannot follow round 0" in _refusal(Desk().start(), false)
 
 
 def test_a_manifest_whose_samples_do_not_add_up() -> None:
-    """[P70]"""
+    """[P71]"""
     false = manifest(GENESIS, [offer("founder")], "founder", samples_total=11)
     assert "claims 11 samples in all, 0 + 10 are there" in _refusal(Desk().start(), false)
 
 
 def test_a_manifest_with_a_rank_that_is_another_s() -> None:
-    """[P71]"""
+    """[P72]"""
     false = manifest(GENESIS, [offer("liar")], "liar", rank=0)
     assert "rank 0 is ounder's, not liar's" in _refusal(Desk().start(), false)
     late = manifest(GENESIS, [offer("founder")], "founder", rank=3)
@@ -454,7 +472,7 @@ def test_a_manifest_with_a_rank_that_is_another_s() -> None:
 
 
 def test_a_manifest_of_another_run_is_ignored() -> None:
-    """[P72]"""
+    """[P73]"""
     desk = Desk().start()
     false = manifest(GENESIS, [offer("founder")], "founder", run=digest("another"))
     desk.hear(ev.ManifestHeard(PeerId("liar"), false))
@@ -462,7 +480,7 @@ def test_a_manifest_of_another_run_is_ignored() -> None:
 
 
 def test_a_manifest_of_unknown_parent_is_checked_when_its_parent_comes() -> None:
-    """[P73]"""
+    """[P74]"""
     desk = Desk().start().see("founder")
     rounds = chain(2)
     false = manifest(head_of(rounds[0]), [offer("x")], "founder", samples_total=99)
@@ -475,7 +493,7 @@ def test_a_manifest_of_unknown_parent_is_checked_when_its_parent_comes() -> None
 
 
 def test_what_stands_on_a_refused_manifest_is_refused() -> None:
-    """[P74]"""
+    """[P75]"""
     desk = Desk().start().see("liar")
     false = manifest(GENESIS, [offer("founder")], "founder", samples_total=11)
     desk.hear(ev.ManifestHeard(PeerId("liar"), false))
@@ -486,7 +504,7 @@ def test_what_stands_on_a_refused_manifest_is_refused() -> None:
 
 
 def test_a_manifest_that_contradicts_a_packet_that_is_here() -> None:
-    """[P75]"""
+    """[P76]"""
     desk = Desk().start()
     desk.receive(offer("one", samples=10))
     false = manifest(GENESIS, [offer("one", samples=9999)], "founder")
@@ -494,7 +512,7 @@ def test_a_manifest_that_contradicts_a_packet_that_is_here() -> None:
 
 
 def test_a_manifest_with_a_refused_packet() -> None:
-    """[P76]"""
+    """[P77]"""
     desk = Desk().start()
     false = manifest(GENESIS, [offer("one")], "founder")
     desk.hear(ev.ManifestHeard(FOUNDER, false))
@@ -504,7 +522,7 @@ def test_a_manifest_with_a_refused_packet() -> None:
 
 
 def test_a_lie_about_a_packet_does_not_taint_the_manifest_that_has_it_right() -> None:
-    """[P77]"""
+    """[P78]"""
     desk = Desk().start()
     desk.hear(ev.OffersHeard(PeerId("liar"), (replace(offer("one"), samples=1000),)))
     true = manifest(GENESIS, [offer("one")], "founder")
@@ -517,7 +535,7 @@ def test_a_lie_about_a_packet_does_not_taint_the_manifest_that_has_it_right() ->
 
 
 def test_an_answer_that_was_not_asked_for_is_ignored() -> None:
-    """[P78]"""
+    """[P79]"""
     desk = Desk().start()
     desk.hear(ev.PacketFetched(digest("what"), 1.0), ev.PacketRefused(digest("what")))
     assert desk.machine.state.held == {}
@@ -525,7 +543,7 @@ def test_an_answer_that_was_not_asked_for_is_ignored() -> None:
 
 
 def test_an_older_word_of_a_member_is_ignored() -> None:
-    """[P79]"""
+    """[P80]"""
     desk = Desk().start()
     desk.hear(ev.MemberSeen(member("one", None, Phase.LEAVING, sequence=2)))
     desk.hear(ev.MemberSeen(member("one", GENESIS, Phase.TRAINING, sequence=1)))
@@ -533,7 +551,7 @@ def test_an_older_word_of_a_member_is_ignored() -> None:
 
 
 def test_manifests_beside_the_chain_are_bounded_the_lightest_go() -> None:
-    """[P80]"""
+    """[P81]"""
     desk = Desk().start()
     claims = [
         manifest(replace(GENESIS, digest=digest(n)), [offer("x")], "x", samples_total=n)
@@ -546,7 +564,7 @@ def test_manifests_beside_the_chain_are_bounded_the_lightest_go() -> None:
 
 
 def test_what_is_far_under_the_head_is_forgotten() -> None:
-    """[P81]"""
+    """[P82]"""
     rounds = chain(KEEP_ROUNDS + 2)
     desk = Desk().start(*rounds[:-1])
     desk.get(rounds[-1])
@@ -555,7 +573,7 @@ def test_what_is_far_under_the_head_is_forgotten() -> None:
 
 
 def test_what_was_refused_is_remembered_up_to_a_bound() -> None:
-    """[P82]"""
+    """[P83]"""
     desk = Desk().start()
     false = [
         manifest(GENESIS, [offer("x")], "founder", samples_total=1000 + n)
@@ -569,6 +587,6 @@ def test_what_was_refused_is_remembered_up_to_a_bound() -> None:
 
 
 def test_the_line_of_succession_cannot_be_chosen_by_a_name_alone() -> None:
-    """[P83]"""
+    """[P84]"""
     orders = {tuple(in_line(digest(n), "a", "b", "c")) for n in range(50)}
     assert len(orders) == 6

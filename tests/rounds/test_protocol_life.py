@@ -31,7 +31,7 @@ FOUNDER = PeerId("founder")
 
 # -- joining ---------------------------------------------------------------------------------------
 def test_a_node_without_a_state_fetches_a_snapshot_from_members_that_have_one() -> None:
-    """[P84]"""
+    """[P85]"""
     desk = Desk()
     desk.see("also new", None, Phase.JOINING)
     assert desk.wants(ef.FetchSnapshot) == []
@@ -43,7 +43,7 @@ def test_a_node_without_a_state_fetches_a_snapshot_from_members_that_have_one() 
 
 
 def test_a_joiner_neither_trains_nor_keeps_manifests() -> None:
-    """[P85]"""
+    """[P86]"""
     desk = Desk()
     desk.hear(ev.WorkerCame(), ev.ManifestHeard(FOUNDER, chain(1)[0]))
     assert desk.wanted == [ef.Say(Phase.JOINING, None)]
@@ -61,7 +61,7 @@ def _joined() -> Desk:
 
 
 def test_a_joiner_stands_on_the_snapshot_and_replays_the_rest() -> None:
-    """[P86]"""
+    """[P87]"""
     desk, rounds = _joined(), chain(4)
     assert desk.head == head_of(rounds[1])
     desk.hear(ev.ManifestsFetched(FOUNDER, (rounds[3], rounds[2])))
@@ -71,12 +71,12 @@ def test_a_joiner_stands_on_the_snapshot_and_replays_the_rest() -> None:
 
 
 def test_a_joiner_owes_nothing() -> None:
-    """[P87]"""
+    """[P88]"""
     assert _joined().owed == 0
 
 
 def test_nobody_waits_for_a_joiner_in_the_round_in_which_it_comes() -> None:
-    """[P88]"""
+    """[P89]"""
     desk = Desk("founder").settle_round()
     desk.see("joiner", desk.head)
     desk.contribute()
@@ -90,7 +90,7 @@ def test_nobody_waits_for_a_joiner_in_the_round_in_which_it_comes() -> None:
 
 # -- leaving ---------------------------------------------------------------------------------------
 def test_a_leaver_cuts_its_steps_and_tells_them() -> None:
-    """[P89]"""
+    """[P90]"""
     desk = Desk().start().see("founder")
     desk.hear(ev.LeaveRequested())
     assert desk.wants(ef.Cut) == [ef.Cut()]
@@ -115,7 +115,7 @@ def _announce(desk: Desk, *peers: str) -> None:
 
 
 def test_a_leaver_stops_when_all_who_take_part_have_announced_its_packet() -> None:
-    """[P90]"""
+    """[P91]"""
     desk = _leaver()
     _announce(desk, "one")
     assert desk.wants(ef.Stop) == []
@@ -130,7 +130,7 @@ def test_a_leaver_stops_when_all_who_take_part_have_announced_its_packet() -> No
 
 
 def test_the_packet_of_a_leaver_is_announced_at_once() -> None:
-    """[P91]"""
+    """[P92]"""
     for phase, announced in ((Phase.LEAVING, [2]), (Phase.EXCHANGING, [])):
         desk = Desk().start().see("one").see("two")
         desk.receive(offer("one"))
@@ -140,7 +140,7 @@ def test_the_packet_of_a_leaver_is_announced_at_once() -> None:
 
 
 def test_a_leaver_does_not_stop_while_a_manifest_without_its_packet_is_under_way() -> None:
-    """[P92]"""
+    """[P93]"""
     desk = _leaver()
     without = manifest(GENESIS, [offer("one")], "founder")
     desk.hear(ev.ManifestHeard(FOUNDER, without))
@@ -152,7 +152,7 @@ def test_a_leaver_does_not_stop_while_a_manifest_without_its_packet_is_under_way
 
 
 def test_a_leaver_in_a_crowd_waits_for_the_manifest() -> None:
-    """[P93]"""
+    """[P94]"""
     for most, stops in ((3, 1), (2, 0)):
         desk = _leaver(pace=replace(PACE, max_contributors=most))
         _announce(desk, "one", "two")
@@ -160,7 +160,7 @@ def test_a_leaver_in_a_crowd_waits_for_the_manifest() -> None:
 
 
 def test_a_leaver_whose_packet_is_in_waits_until_the_others_have_the_round() -> None:
-    """[P94]"""
+    """[P95]"""
     desk = _leaver()
     first = manifest(GENESIS, [offer("me", samples=3)], "founder")
     desk.get(first)
@@ -172,7 +172,7 @@ def test_a_leaver_whose_packet_is_in_waits_until_the_others_have_the_round() -> 
 
 
 def test_a_leaver_left_out_tells_it_in_the_next_round() -> None:
-    """[P95]"""
+    """[P96]"""
     desk = _leaver()
     desk.get(manifest(GENESIS, [offer("one")], "founder"))
     assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 3)]
@@ -188,7 +188,7 @@ def test_a_leaver_left_out_tells_it_in_the_next_round() -> None:
 
 
 def test_a_leaver_stops_at_the_latest_when_its_time_is_up() -> None:
-    """[P96]"""
+    """[P97]"""
     desk = _leaver()
     desk.wake(19.9)
     assert desk.wants(ef.Stop) == []
@@ -197,7 +197,7 @@ def test_a_leaver_stops_at_the_latest_when_its_time_is_up() -> None:
 
 
 def test_a_leaver_alone_closes_its_last_round_itself() -> None:
-    """[P97]"""
+    """[P98]"""
     desk = Desk("founder").start()
     desk.hear(ev.LeaveRequested())
     desk.train(3)
@@ -210,7 +210,7 @@ def test_a_leaver_alone_closes_its_last_round_itself() -> None:
 
 @pytest.mark.parametrize(("me", "other"), [("one", "two"), ("two", "one")])
 def test_where_all_leave_they_close_their_last_round_together(me: str, other: str) -> None:
-    """[P98]"""
+    """[P99]"""
     desk = Desk(me).settle_round(other)
     parent = desk.head
     desk.hear(ev.LeaveRequested())
@@ -230,7 +230,7 @@ def test_where_all_leave_they_close_their_last_round_together(me: str, other: st
 
 
 def test_a_second_request_forces_the_end() -> None:
-    """[P99]"""
+    """[P100]"""
     desk = _leaver()
     desk.hear(ev.LeaveRequested(), after=10.0)
     assert desk.wants(ef.Stop) == []
@@ -239,14 +239,14 @@ def test_a_second_request_forces_the_end() -> None:
 
 
 def test_a_joiner_leaves_at_once() -> None:
-    """[P100]"""
+    """[P101]"""
     desk = Desk()
     desk.hear(ev.LeaveRequested())
     assert desk.wants(ef.Stop) == [ef.Stop()]
 
 
 def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
-    """[P101]"""
+    """[P102]"""
     desk = Desk("founder", stop_after=1).start().see("other")
     desk.contribute()
     assert desk.wants(ef.Train) == []
@@ -261,7 +261,7 @@ def test_after_the_last_round_that_was_asked_for_it_leaves() -> None:
 
 
 def test_after_the_end_nothing_is_wanted() -> None:
-    """[P102]"""
+    """[P103]"""
     desk = Desk().start()
     desk.hear(ev.LeaveRequested(now=True))
     assert desk.hear(ev.WorkerCame(), ev.MemberSeen(member("one", GENESIS)), ev.Woken()) == []
@@ -270,7 +270,7 @@ def test_after_the_end_nothing_is_wanted() -> None:
 
 # -- crash and restart -----------------------------------------------------------------------------
 def test_a_restart_stands_on_the_head_of_the_disk() -> None:
-    """[P103]"""
+    """[P104]"""
     desk = Desk().start(*chain(3), owed_samples=4)
     assert desk.head == head_of(chain(3)[2])
     assert desk.machine.fingerprint == digest("state after", desk.head.digest)
@@ -278,7 +278,7 @@ def test_a_restart_stands_on_the_head_of_the_disk() -> None:
 
 
 def test_the_packet_of_the_open_round_is_announced_again_not_made_again() -> None:
-    """[P104]"""
+    """[P105]"""
     pending = offer("me")
     desk = Desk().see("founder").start(pending=pending, pending_norm=2.0, owed_samples=10)
     assert desk.machine.state.round.mine == pending
@@ -288,7 +288,7 @@ def test_the_packet_of_the_open_round_is_announced_again_not_made_again() -> Non
 
 
 def test_a_stored_packet_of_another_round_is_not_announced_but_owed() -> None:
-    """[P105]"""
+    """[P106]"""
     desk = Desk().see("founder").start(*chain(1), pending=offer("me"), owed_samples=10)
     assert desk.machine.state.round.mine is None
     desk.train(5)
@@ -296,7 +296,7 @@ def test_a_stored_packet_of_another_round_is_not_announced_but_owed() -> None:
 
 
 def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
-    """[P106]"""
+    """[P107]"""
     desk = Desk().start()
     desk.train(10)
     desk.hear(ev.WorkerLost(owed_samples=4))
@@ -308,7 +308,7 @@ def test_a_lost_worker_takes_what_the_checkpoint_has_not() -> None:
 
 
 def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others() -> None:
-    """[P117]"""
+    """[P118]"""
     shared = manifest(GENESIS, [offer("me"), offer("other")], "founder")
     pending = offer("me", head_of(shared))
     desk = Desk().start(shared, pending=pending, pending_norm=1.0, owed_samples=10)
@@ -319,7 +319,7 @@ def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others()
 
 
 def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
-    """[P107]"""
+    """[P108]"""
     desk = Desk("founder").settle_round("other")
     mine = desk.contribute()
     desk.hear(ev.WorkerLost(owed_samples=10))
@@ -329,7 +329,7 @@ def test_a_packet_that_is_out_stays_in_though_its_worker_is_lost() -> None:
 
 
 def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> None:
-    """[P108]"""
+    """[P109]"""
     desk = Desk().start()
     desk.train(10)
     late = offer("me")
@@ -341,7 +341,7 @@ def test_a_packet_that_comes_after_its_round_is_not_told_but_made_again() -> Non
 
 
 def test_training_goes_on_over_a_round_that_closes() -> None:
-    """[P109]"""
+    """[P110]"""
     desk = Desk().start()
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))
     assert desk.wants(ef.Cut) + desk.wants(ef.Train) == []
@@ -351,7 +351,7 @@ def test_training_goes_on_over_a_round_that_closes() -> None:
 
 # -- timers and words ------------------------------------------------------------------------------
 def test_one_alarm_is_out_the_earliest() -> None:
-    """[P110]"""
+    """[P111]"""
     desk = Desk("founder").settle_round("one", "two")
     desk.contribute()
     assert desk.wants(ef.WakeMe) == [ef.WakeMe(3.0)]  # the next announcement
@@ -362,7 +362,7 @@ def test_one_alarm_is_out_the_earliest() -> None:
 
 
 def test_while_the_state_moves_nothing_else_is_wanted() -> None:
-    """[P111]"""
+    """[P112]"""
     desk = Desk().start()
     desk.train()
     desk.hear(ev.ManifestHeard(FOUNDER, chain(1)[0]))
@@ -377,7 +377,7 @@ def test_while_the_state_moves_nothing_else_is_wanted() -> None:
 
 
 def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
-    """[P112]"""
+    """[P113]"""
 
     def notes() -> list[list[str]]:
         world = World(11, [1.0, 0.5, 1.0])
@@ -390,7 +390,7 @@ def test_the_same_events_at_the_same_times_give_the_same_effects() -> None:
 
 
 def test_a_word_is_said_when_it_is_new() -> None:
-    """[P113]"""
+    """[P114]"""
     desk = Desk().start(worker=False)
     desk.hear(ev.WorkerCame())
     assert desk.wants(ef.Say) == [ef.Say(Phase.TRAINING, GENESIS)]
@@ -401,7 +401,7 @@ def test_a_word_is_said_when_it_is_new() -> None:
 
 
 def test_the_phase_says_what_a_node_does() -> None:
-    """[P114]"""
+    """[P115]"""
     desk = Desk()
     assert desk.machine.phase is Phase.JOINING
     desk.start(worker=False)
@@ -417,7 +417,7 @@ def test_the_phase_says_what_a_node_does() -> None:
 
 
 def test_a_node_always_says_what_it_waits_for() -> None:
-    """[P115]"""
+    """[P116]"""
     desk = Desk()
     reasons = [desk.machine.why()]
     desk.start(worker=False)
@@ -435,7 +435,7 @@ def test_a_node_always_says_what_it_waits_for() -> None:
 
 
 def test_a_seed_never_trains_nor_contributes() -> None:
-    """[P116]"""
+    """[P117]"""
     desk = Desk("seed", has_worker=False).start(worker=False).see("founder")
     desk.receive(offer("founder"))
     desk.get(manifest(GENESIS, [offer("founder")], "founder"))

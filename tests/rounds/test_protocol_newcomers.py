@@ -31,7 +31,7 @@ def weights_of(desk: Desk, *peers: str) -> dict[str, float]:
 
 
 def test_a_newcomers_weight_rises_over_some_rounds() -> None:
-    """[P118]"""
+    """[P119]"""
     seen = []
     for joined in range(6):  # rounds since its first
         rounds = [*chain(4)]
@@ -46,14 +46,14 @@ def test_a_newcomers_weight_rises_over_some_rounds() -> None:
 
 
 def test_where_all_are_new_their_weights_are_as_ever() -> None:
-    """[P119]"""
+    """[P120]"""
     desk = Desk("founder", pace=RAMP).see("one").see("two").start()
     weights = weights_of(desk, "one", "two")
     assert weights == pytest.approx({"founder": 1 / 3, "one": 1 / 3, "two": 1 / 3})
 
 
 def test_who_contributed_long_ago_is_not_new() -> None:
-    """[P120]"""
+    """[P121]"""
     first = manifest(GENESIS, [offer("founder"), offer("slow")], "founder")
     rounds = [first, *chain(9, parent=head_of(first))]
     desk = Desk("founder", pace=RAMP).start(*rounds).see("slow", head_of(rounds[-1]))
@@ -61,7 +61,7 @@ def test_who_contributed_long_ago_is_not_new() -> None:
 
 
 def test_a_contribution_to_an_abandoned_round_does_not_make_old() -> None:
-    """[P121]"""
+    """[P122]"""
     base = chain(4)
     head = head_of(base[-1])
     known = Chain(GENESIS, PeerId("founder"))
@@ -80,7 +80,7 @@ def test_a_contribution_to_an_abandoned_round_does_not_make_old() -> None:
 
 
 def test_what_a_newcomer_tells_is_told_whole() -> None:
-    """[P122]"""
+    """[P123]"""
     rounds = chain(4)
     desk = Desk("founder", pace=RAMP).start(*rounds).see("new", head_of(rounds[-1]))
     before = desk.head.samples_total

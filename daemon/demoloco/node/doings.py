@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from demoloco.errors import PacketError, StoreError
 from demoloco.node.gifts import Given
-from demoloco.node.ledger import DoesNotApply
+from demoloco.node.ledger import DoesNotApply, Lacking
 from demoloco.node.parts import Parts
 from demoloco.node.revival import Post, Revival, Spawn
 from demoloco.node.room import Room
@@ -81,8 +81,9 @@ class Doings:
         parts = self._parts
         try:
             head, name = await self.room(parts.ledger.apply, effect.undo, effect.redo)
-        except DoesNotApply as error:
-            self._post(ev.ApplyFailed(effect.redo[0].digest, str(error)))
+        except (DoesNotApply, Lacking) as error:
+            lacking = isinstance(error, Lacking)
+            self._post(ev.ApplyFailed(effect.redo[0].digest, str(error), lacking))
             return
         lost = await self._follow(head, effect.undo, effect.redo)
         mine = parts.machine.state.round.mine if parts.machine.state.round is not None else None

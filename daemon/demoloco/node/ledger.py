@@ -45,6 +45,10 @@ MAX_FORK = 2 * LOG_ROUNDS
 Fork = tuple[tuple[Manifest, ...], tuple[Manifest, ...]]
 
 
+class Lacking(DemolocoError):
+    """What a manifest starts from, or a packet of it, is not on this disk any longer."""
+
+
 class DoesNotApply(DemolocoError):
     """A manifest does not start from what is here, or what it names is gone."""
 
@@ -205,8 +209,8 @@ class Ledger:
     def apply(self, undo: Sequence[Manifest], redo: Sequence[Manifest]) -> tuple[Head, Digest]:
         """Move the agreed state and the head: durable on return.
 
-        Raises: DoesNotApply if a manifest starts from another state, or the state under a fork
-        is gone and cannot be made again."""
+        Raises: DoesNotApply if a manifest starts from another state; Lacking if the one that it
+        starts from is gone and cannot be made again, or a packet is."""
         head = self._store.head()
         if head is None:
             raise StoreError("no agreed state to start from")
@@ -222,13 +226,13 @@ class Ledger:
     def _remake(self, wanted: Digest) -> None:
         """Make a state that was pruned again, from the nearest one under it that is kept.
 
-        Raises: DoesNotApply if what that takes is gone."""
+        Raises: Lacking if what that takes is gone."""
         above: list[Manifest] = []
         at = wanted
         while self._store.state(at) is None:
             manifest = self.manifest(at)
             if manifest is None or len(above) == MAX_REMADE:
-                raise DoesNotApply(f"the agreed state after {short(wanted)} is not kept")
+                raise Lacking(f"the agreed state after {short(wanted)} is not kept")
             above.append(manifest)
             at = manifest.parent
         for manifest in reversed(above):
@@ -237,7 +241,7 @@ class Ledger:
     def _apply_one(self, at: Digest, manifest: Manifest) -> None:
         before = self._store.state(at)
         if before is None:
-            raise DoesNotApply(f"the agreed state after {short(at)} is not kept")
+            raise Lacking(f"the agreed state after {short(at)} is not kept")
         if self.fingerprint(at) != manifest.state:
             ours, theirs = short(self.fingerprint(at)), short(manifest.state)
             raise DoesNotApply(f"it starts from state {theirs}, here is {ours}")
@@ -252,7 +256,7 @@ class Ledger:
     def _sparse(self, digest: Digest) -> Sparse:
         packet = self.packet(digest)
         if packet is None:
-            raise DoesNotApply(f"packet {short(digest)} is gone from the disk")
+            raise Lacking(f"packet {short(digest)} is gone from the disk")
         return packet.sparse
 
     def adopt(self, head: Head) -> None:

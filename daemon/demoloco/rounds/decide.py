@@ -122,7 +122,8 @@ def _out_of_reach(state: State, target: Head, way: Path | Digest) -> bool:
         return True
     if not isinstance(way, Path):
         return target.round > state.chain.head.round + MAX_REPLAY or errands.hopeless(way)
-    if len(way.redo) > MAX_REPLAY or any(m.digest in state.broken for m in way.redo):
+    no_way = state.broken | state.rootless
+    if len(way.redo) > MAX_REPLAY or any(m.digest in no_way for m in way.redo):
         return True
     packets = (entry.packet for manifest in _step(way).redo for entry in manifest.entries)
     return len(way.redo) > 1 and any(errands.hopeless(packet) for packet in packets)

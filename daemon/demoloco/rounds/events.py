@@ -146,10 +146,14 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ApplyFailed:
-    """The manifest does not start from the state that I have: one of us is wrong."""
+    """The manifest does not start from the state that I have: one of us is wrong.
+
+    `lacking`: nobody is wrong, but what it starts from is not on this disk any longer.
+    """
 
     manifest: Digest
     why: str
+    lacking: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class State:
         self.moving: Path | ev.SnapshotFetched | None = None
         self.broken: set[Digest] = set()  # manifests that do not start from the state that I have
         self.doubted: set[Digest] = set()  # the same, before I took a snapshot for them
+        self.rootless: set[Digest] = set()  # manifests that start from what I have not
         self.refused = Refused()  # manifests, and offers of packets
         self.aside: dict[Digest, float] = {}  # heads that are not to be had, until when
         self.said: Say | None = None
@@ -300,6 +301,7 @@ class State:
         assert self.chain is not None
         assert self.round is not None
         moving, self.moving = self.moving, None
+        self.rootless.clear()
         had_told = self.round.mine is not None
         notes: list[Effect] = []
         if isinstance(moving, Path):
@@ -343,6 +345,9 @@ class State:
     def _on_apply_failed(self, event: ev.ApplyFailed) -> list[Effect]:
         """My state is wrong, or the manifest: a snapshot tells."""
         self.moving = None
+        if event.lacking:
+            self.rootless.add(event.manifest)
+            return [Note(f"round of {short(event.manifest)} skipped: {event.why}")]
         if event.manifest in self.doubted:
             self.doubted.discard(event.manifest)
             return [self.refuse(event.manifest, f"it does not apply: {event.why}")]
