@@ -2,8 +2,9 @@
 here.
 
     <directory>/00000042/          the newest number whose files are whole is the checkpoint
-        manifest.json              counters, and every file's size and BLAKE3 digest agreed.f32
-        the agreed state that the model stands on, a hard link where the disk allows it
+        manifest.json              counters, and every file's size and BLAKE3 digest
+        agreed.f32                 the agreed state that the model stands on, a hard link where
+                                   the disk allows it
         *.safetensors              what `worker.saved` writes: tensors only, nothing pickled
         gift.bin                   what a joiner may start with, see `codec.gift`
 
