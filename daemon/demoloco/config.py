@@ -143,7 +143,8 @@ class NodeConfig:
     home: Path
     """Everything that the node keeps: identity, log, states, blobs, checkpoint, control socket."""
     peers: tuple[str, ...] = ()
-    """Multiaddrs with /p2p/<peer id>, to join by; empty = a new run, or the one in the home."""
+    """Multiaddrs with /p2p/<peer id>, to join by; empty = those that the home was given last, if it
+    was ever given any, else the run in the home, or a new one."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Multiaddrs to listen on; port 0 = the port of the last start, or any."""
     announce: tuple[str, ...] = ()

@@ -239,6 +239,13 @@ def test_a_note_is_the_last_one_of_its_name(store: Store) -> None:
     assert store.noted("peers-known") == b""
 
 
+def test_a_store_knows_what_was_ever_noted(store: Store) -> None:
+    assert not store.is_noted("run")
+    store.note("run", b"one")
+    assert store.is_noted("run")
+    assert not store.is_noted("peers-known")
+
+
 @pytest.mark.parametrize("key", ["", "../head", "a/b", "a.b", "x" * 101])
 def test_a_note_that_cannot_be_a_file_is_refused(store: Store, key: str) -> None:
     with pytest.raises(ValueError, match="name of a note"):

@@ -1,5 +1,6 @@
-"""Two real nodes lose one's worker, then their power. The story is told once; each test is one
-claim about it. That learnt = told + owed all the while is the world's own claim."""
+"""Of two real nodes one is killed while it joins, and loses its worker later; then both lose their
+power. The story is told once; each test is one claim about it. That learnt = told + owed all the
+while is the world's own claim."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ SETTINGS = sets(inner_steps=STEPS, evaluate_every=0, threads=1, task__depth=1, t
 class Story:
     """What was seen."""
 
+    joining: StatusReply = field(default_factory=StatusReply)
     before: list[StatusReply] = field(default_factory=list)  # at the fall, at the cut
     after: list[StatusReply] = field(default_factory=list)
     stands: list[dict[str, Any]] = field(default_factory=list)  # of the worker that came
@@ -36,7 +38,9 @@ def story(place: World) -> Story:
     told = Story()
     first, second = nodes = place.daemon("first"), place.daemon("second")
     first.start(*SETTINGS)
-    second.start("--peers", first.address, *sets(threads=1))
+    _joiner_is_killed(second, first.address)
+    second.start(*sets(threads=1))  # with nothing but its home
+    told.joining = second.ready()
     second.wait_for(lambda status: status.rounds_contributed >= 2)
     _worker_falls(told, second)
     told.at_the_cut = {node.name: node.status for node in nodes}
@@ -52,6 +56,13 @@ def story(place: World) -> Story:
     return told
 
 
+def _joiner_is_killed(node: Daemon, address: str) -> None:
+    """As soon as it has a home, and long before it knows its run."""
+    node.start("--peers", address, *sets(threads=1))
+    until((node.home / "notes" / "seeds").exists, START_SECONDS, "the joiner has a home")
+    node.kill()
+
+
 def _worker_falls(told: Story, node: Daemon) -> None:
     """In the midst of its inner steps."""
     told.before.append(node.wait_for(lambda status: STEPS // 2 < status.inner_step < STEPS))
@@ -65,6 +76,10 @@ def _worker_falls(told: Story, node: Daemon) -> None:
 
 def is_worker(process: psutil.Process) -> bool:
     return "demoloco.worker.child" in process.cmdline()
+
+
+def test_a_joiner_killed_before_it_had_joined_joins_when_it_comes_back(story: Story) -> None:
+    assert story.joining.run_id == story.at_the_cut["first"].run_id
 
 
 def test_a_killed_worker_is_restored_and_what_that_lost_is_told_in_one_line(story: Story) -> None:

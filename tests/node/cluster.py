@@ -19,6 +19,7 @@ from blake3 import blake3
 from demoloco.codec.packet import Sparse, decode
 from demoloco.config import NodeConfig, RunConfig
 from demoloco.node.assembly import assemble
+from demoloco.node.belonging import Belonging
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.driver import Driver
@@ -131,7 +132,7 @@ class ClusterNode:
                 shelf=library.shelf,
             )
             founding = Founding(self.cluster.settings, store, disk, self.swarm, crew)
-            self.run: Run = await founding.run(ground.report, seeds)
+            self.run: Run = await founding.run(ground.report, Belonging(seeds, given=True))
             store.snapshot_every = self.run.config.snapshot_every
             library.know(self.run.genesis)
             self.parts: Parts = assemble(ground, self.run)

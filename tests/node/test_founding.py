@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from demoloco.codec.layout import layout_of
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, StoreError, WorkerError
+from demoloco.node import founding
+from demoloco.node.belonging import KEY, settle
 from demoloco.node.disk import Disk
 from demoloco.node.founding import Founding, Run
 from demoloco.rounds.rules import head_of
@@ -65,9 +68,12 @@ class Seeds:
         self.peer_id = me
         self.genesis: Genesis | None = None
         self.asked = 0
+        self.named: tuple[str, ...] = ()
+        self.before_each: Callable[[], None] = lambda: None
 
     async def find_genesis(self, timeout_seconds: float) -> Genesis:
         self.asked += 1
+        self.before_each()
         if self.genesis is None:
             raise ConfigError("no seed answers")
         return self.genesis
@@ -84,8 +90,10 @@ class Desk:
 
     async def run(self, *peers: str, **wishes: Any) -> Run:
         settings = Settings(run=wishes, node={}, origins={})
+        belonging = settle(self.store, peers, wishes.get("task", ""))
+        self.seeds.named = belonging.seeds
         parts: Any = (self.store, self.disk, self.seeds, self.crew)
-        return await Founding(settings, *parts).run(report_of(), peers)
+        return await Founding(settings, *parts).run(report_of(), belonging)
 
     def restart(self) -> None:
         """The same home, with a worker of its own."""
@@ -283,6 +291,116 @@ def test_the_runs_name_follows_from_its_genesis_alone() -> None:
     )
     described = Described(layout=b"", defaults={}, device="", unit="")
     assert Run(genesis, RunConfig(), LAYOUT, described).digest == run_of(genesis)
+
+
+# -- a home that is to join ------------------------------------------------------------------------
+OTHERS = ("/memory/others/p2p/y",)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(founding, "MAX_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(founding, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+async def test_a_joiner_that_was_killed_at_once_joins_when_it_is_started_with_nothing_but_its_home(
+    desk: Desk, theirs: Desk
+) -> None:
+    settle(desk.store, SEEDS, "")  # and then no more
+    desk.seeds.genesis = (await theirs.run()).genesis
+    assert (await desk.run()).genesis == desk.seeds.genesis
+    assert desk.seeds.named == SEEDS
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_home_that_is_to_join_asks_for_ever_and_founds_nothing(
+    desk: Desk, theirs: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError, match="another --home DIR, or this one removed"):
+        await desk.run(*SEEDS)
+    born = (await theirs.run()).genesis
+    caplog.set_level(logging.INFO)
+
+    def at_last() -> None:
+        if desk.seeds.asked == 20:
+            desk.seeds.genesis = born
+
+    desk.seeds.before_each = at_last
+    assert (await desk.run()).genesis == born
+    assert desk.seeds.asked == 20
+    assert caplog.text.count("going on to join by the peers given earlier") == 1
+    assert caplog.text.count("still without a run; the peers are asked for ever") == 1
+    assert "another --home DIR" in caplog.text
+    assert desk.store.head() is None
+
+
+async def test_peers_that_are_named_later_take_the_place_of_the_first(
+    desk: Desk, theirs: Desk
+) -> None:
+    settle(desk.store, SEEDS, "")
+    with pytest.raises(ConfigError, match="no seed answers"):
+        await desk.run(*OTHERS)
+    assert desk.seeds.named == OTHERS
+    desk.seeds.genesis = (await theirs.run()).genesis
+    await desk.run()
+    assert desk.seeds.named == OTHERS
+
+
+async def test_a_home_with_a_run_keeps_its_peers_until_others_have_told_the_same(
+    desk: Desk, theirs: Desk
+) -> None:
+    desk.seeds.genesis = (await theirs.run()).genesis
+    await desk.run(*SEEDS)
+    desk.restart()
+    desk.seeds.genesis, born = None, desk.seeds.genesis
+    await desk.run(*OTHERS)  # nobody there: not to be relied on
+    assert settle(desk.store, (), "").seeds == SEEDS
+    desk.restart()
+    desk.seeds.genesis = born
+    await desk.run(*OTHERS)
+    assert settle(desk.store, (), "").seeds == OTHERS
+
+
+async def test_a_home_with_a_run_asks_nobody_to_go_on(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run()).genesis
+    joined = await desk.run(*SEEDS)
+    desk.restart()
+    desk.seeds.genesis = None
+    assert (await desk.run()).digest == joined.digest
+    assert desk.seeds.asked == 1
+    assert desk.seeds.named == SEEDS  # they are dialled, though
+
+
+async def test_the_task_that_was_trusted_once_is_trusted_at_the_next_start(
+    desk: Desk, theirs: Desk
+) -> None:
+    desk.seeds.genesis = (await theirs.run(task=OWN)).genesis
+    settle(desk.store, SEEDS, OWN)
+    assert (await desk.run()).config.task == OWN
+    assert desk.crew.described == [OWN]
+
+
+async def test_a_damaged_note_of_the_peers_is_no_reason_to_found_a_run(
+    desk: Desk, theirs: Desk
+) -> None:
+    settle(desk.store, SEEDS, "")
+    desk.store.note(KEY, b"[")
+    with pytest.raises(ConfigError, match="give them again with --peers"):
+        await desk.run()
+    desk.seeds.genesis = (await theirs.run()).genesis
+    assert (await desk.run(*SEEDS)).genesis == desk.seeds.genesis
+    desk.store.note(KEY, b"[")
+    assert settle(desk.store, (), "").seeds == ()  # it has its run
+
+
+async def test_no_run_is_founded_where_a_joiner_lost_its_genesis_before_it_had_a_state(
+    desk: Desk, theirs: Desk
+) -> None:
+    desk.seeds.genesis = (await theirs.run()).genesis
+    joined = await desk.run(*SEEDS)
+    del desk.store._blobs[joined.digest], desk.store._notes[KEY]
+    with pytest.raises(ConfigError, match="genesis is lost"):
+        await desk.run()
 
 
 # -- a worker that dies over it --------------------------------------------------------------------

@@ -77,6 +77,7 @@ def assert_right_or_missing(store: DiskStore) -> None:
         assert store.manifest(digest) in (None, manifest_of(round_))
         assert store.get(Digest(blake3(packet_of(round_)).digest())) in (None, packet_of(round_))
     assert store.noted("run") in (None, b"one")
+    assert store.is_noted("run") or store.noted("run") is None
     assert store.missing_parts(snapshot_for(50)) in ((), snapshot_for(50).blobs)
     head = store.head()
     assert head is None or store.state(head.digest) is not None

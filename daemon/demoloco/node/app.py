@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from demoloco.control.socket import socket_path
 from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node.acquaintances import KEY, Acquaintances
 from demoloco.node.assembly import assemble
+from demoloco.node.belonging import settle
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.driver import Driver
@@ -106,6 +108,8 @@ class Node:
         socket_path(self._config.home)  # before anything is made in a home that cannot be used
         store = open_disk_store(self._config.home, version=software_version())
         held.callback(store.close)
+        belonging = settle(store, self._config.peers, self._settings.run.get("task", ""))
+        self._config = replace(self._config, peers=belonging.seeds)
         disk = Disk()
         held.callback(disk.close)
         identity = Identity.load_or_create(self._config.home / "identity.key")
@@ -125,7 +129,7 @@ class Node:
             shelf=library.shelf,
         )
         founding = Founding(self._settings, store, disk, swarm, crew)
-        run = await founding.run(ground.report, self._config.peers)
+        run = await founding.run(ground.report, belonging)
         store.snapshot_every = run.config.snapshot_every
         library.know(run.genesis)
         parts = assemble(ground, run)

@@ -19,7 +19,8 @@ import numpy as np
 from demoloco.bounds import NONCE_BYTES
 from demoloco.codec.layout import CHUNK, Layout, first_difference, layout_from_bytes
 from demoloco.config import RunConfig
-from demoloco.errors import ConfigError, PacketError, WorkerError
+from demoloco.errors import ConfigError, PacketError, StoreError, WorkerError
+from demoloco.node.belonging import KEY, WAY_OUT, Belonging, remember
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.report import Report
@@ -33,6 +34,9 @@ from demoloco.wire import decode_genesis, decode_manifest, encode_genesis, run_o
 from demoloco.worker.port import Described
 
 SEED_SECONDS = 20.0
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 30.0
+BOUND = f"this home is to join their run, and started without --peers asks them for ever; {WAY_OUT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +65,23 @@ class Founding:
         self._swarm = swarm
         self._crew = crew
 
-    async def run(self, report: Report, peers: tuple[str, ...]) -> Run:
-        """The run of the home, of the seeds, or a new one.
+    async def run(self, report: Report, belonging: Belonging) -> Run:
+        """The run of the home, of the seeds, or a new one where none were ever given.
 
         Raises: ConfigError if they contradict each other or what the user asked for."""
         ours = self._in_home()
-        if ours is None and not peers:
+        if ours is None and not belonging.seeds:
             self._check_that_no_run_is_here()
             return await self._found(report)
         if ours is None:
-            report.line("asking the peers for their run", peers=", ".join(peers))
-            genesis = await self._swarm.find_genesis(SEED_SECONDS)
-            self._check_code(run_config_from_bytes(genesis.config).task)
+            genesis = await self._theirs(report, belonging)
+            self._check_code(run_config_from_bytes(genesis.config).task, belonging)
             return await self._enter(genesis, "the peers' run", report)
-        asking = asyncio.create_task(self._compare_with_seeds(ours, report)) if peers else None
+        asking = (
+            asyncio.create_task(self._compare_with_seeds(ours, report, belonging))
+            if belonging.given
+            else None
+        )
         try:
             run = await self._enter(ours, "the run in this home", report)
             if asking is not None:
@@ -106,13 +113,43 @@ class Founding:
     def _check_that_no_run_is_here(self) -> None:
         """A run of which only the genesis is lost is not one to put another in the place of."""
         head = self._store.head()
-        if head is not None and head.round > 0:
+        round = head.round if head is not None else 0
+        if round > 0 or self._store.is_noted("genesis"):
             raise ConfigError(
-                f"this home holds round {head.round} of a run whose genesis is lost; take it from"
+                f"this home holds round {round} of a run whose genesis is lost; take it from"
                 " another member with --peers ADDR, or start a new run in another --home DIR"
             )
 
-    async def _compare_with_seeds(self, ours: Genesis, report: Report) -> None:
+    async def _theirs(self, report: Report, belonging: Belonging) -> Genesis:
+        """The seeds' run. Whoever named them just now hears when none answers; else it is asked
+        for until one does.
+
+        Raises: ConfigError."""
+        peers = ", ".join(belonging.seeds)
+        if not belonging.given:
+            report.line("going on to join by the peers given earlier", peers=peers, note=BOUND)
+            return await self._theirs_at_last(report)
+        report.line("asking the peers for their run", peers=peers)
+        try:
+            return await self._swarm.find_genesis(SEED_SECONDS)
+        except ConfigError as error:
+            raise ConfigError(f"{error}\n{BOUND}") from error
+
+    async def _theirs_at_last(self, report: Report) -> Genesis:
+        said, pause = "", FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._swarm.find_genesis(SEED_SECONDS)
+            except ConfigError as error:
+                if str(error) != said:
+                    said = str(error)
+                    report.warn("still without a run; the peers are asked for ever", why=said)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    async def _compare_with_seeds(
+        self, ours: Genesis, report: Report, belonging: Belonging
+    ) -> None:
         """Seeds that are away do not matter to a node that has its run; seeds of another run do."""
         try:
             theirs = await self._swarm.find_genesis(SEED_SECONDS)
@@ -124,6 +161,10 @@ class Founding:
                 f"this home holds run {short(run_of(ours))}, the peers train run"
                 f" {short(run_of(theirs))}; give the other run a home of its own: --home DIR"
             )
+        try:
+            await self._disk(remember, self._store, belonging)
+        except StoreError as error:
+            report.warn("addresses not noted", key=KEY, why=str(error))
 
     # -- a run that there is -----------------------------------------------------------------------
     async def _enter(self, genesis: Genesis, whose: str, report: Report) -> Run:
@@ -164,9 +205,9 @@ class Founding:
                 await self._crew.renew()
         raise AssertionError  # the count never ends
 
-    def _check_code(self, task: str) -> None:
+    def _check_code(self, task: str, belonging: Belonging) -> None:
         """A name that only peers have spoken is not imported."""
-        if ":" in task and "task" not in self._settings.run:
+        if ":" in task and "task" not in self._settings.run and task != belonging.task:
             raise ConfigError(
                 f"the peers' run trains {task}, which is code of somebody's own;"
                 f" if you have it and trust it, add --task {task}"

@@ -197,6 +197,9 @@ class DiskStore:
             log.warning("note damaged key=%s action=ignored", key)
         return value
 
+    def is_noted(self, key: str) -> bool:
+        return (self._notes / checked_key(key)).exists()
+
     def prune(
         self,
         keep: Iterable[Digest],

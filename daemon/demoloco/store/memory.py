@@ -190,6 +190,9 @@ class MemoryStore:
     def noted(self, key: str) -> bytes | None:
         return self._notes.get(checked_key(key))
 
+    def is_noted(self, key: str) -> bool:
+        return checked_key(key) in self._notes
+
     def prune(
         self,
         keep: Iterable[Digest],

@@ -149,7 +149,11 @@ class Store(Protocol):
         ...
 
     def noted(self, key: str) -> bytes | None:
-        """What was kept under this name last, or None."""
+        """What was kept under this name last, or None if there is none, or it is damaged."""
+        ...
+
+    def is_noted(self, key: str) -> bool:
+        """Whether anything was ever kept under this name, be it damaged."""
         ...
 
     def prune(
