@@ -117,8 +117,9 @@ def _many(groups: list[list[str]] | None) -> tuple[str, ...] | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="demoloco-node",
-        description="Train one PyTorch model together with peers. Without --peers: start a new"
-        " run, or go on with the one in the home.",
+        description="Train one PyTorch model together with peers. Without --peers: go on with"
+        " the run of the home, or go on to join by the peers that it was given once; in a new home,"
+        " start a new run.",
         epilog="Every setting of the run and the node can be given as --set name=value,"
         " as DEMOLOCO_NAME=value, or in a TOML file with [run], [node] and [task].",
     )
