@@ -18,7 +18,6 @@ from demoloco.node.revival import Late
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.swarm.port import (
-    BlobServed,
     ManifestHeard,
     MemberLost,
     MemberSeen,
@@ -180,8 +179,6 @@ class Driver:
             case ManifestHeard(holder, manifest, sealed):
                 self._parts.ledger.remember(manifest, sealed)
                 self.post(ev.ManifestHeard(holder, manifest))
-            case BlobServed():
-                pass  # that the peer has it says nothing; what it makes of it, it announces
             case _:
                 assert_never(event)
 

@@ -83,8 +83,8 @@ class Streams:
                 self._meter.frame_sent(frame)
             await self._send(writer, Kind.END, b"")
             async with asyncio.timeout(2 * TAKE_SECONDS):
-                if await reader.readexactly(1) == ACKNOWLEDGED:
-                    outgoing.delivered()
+                if await reader.readexactly(1) != ACKNOWLEDGED:  # an end before it may cut the rest
+                    raise PacketError("a blob that was taken is confirmed")
 
     async def _send(self, writer: asyncio.StreamWriter, kind: Kind, payload: bytes) -> None:
         await write_frame(writer, kind, payload, TAKE_SECONDS)

@@ -148,7 +148,6 @@ class MemoryTransport:
                 self._network.linked(self.peer_id, peer)
                 self.meter.frame_received(frame)
                 yield frame
-            outgoing.delivered()
         except (DemolocoError, OSError) as error:
             raise Unreachable(Fault.BROKEN) from error
         finally:

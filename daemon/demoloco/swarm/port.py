@@ -57,15 +57,7 @@ class ManifestHeard:
     sealed: bytes  # the signed bytes whose digest names the manifest
 
 
-@dataclass(frozen=True, slots=True)
-class BlobServed:
-    """A peer fetched this blob from us to the end."""
-
-    peer: PeerId
-    blob: Digest
-
-
-SwarmEvent = MemberSeen | MemberLost | OffersHeard | ManifestHeard | BlobServed
+SwarmEvent = MemberSeen | MemberLost | OffersHeard | ManifestHeard
 
 
 @dataclass(frozen=True, slots=True)

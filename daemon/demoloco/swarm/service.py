@@ -14,7 +14,7 @@ from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
 from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.identity import verify
-from demoloco.swarm.port import BlobReader, BlobServed, ManifestHeard, OffersHeard
+from demoloco.swarm.port import BlobReader, ManifestHeard, OffersHeard
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.transport import Method, Refused
 from demoloco.types import Digest, PeerId, short
@@ -34,10 +34,10 @@ BYTES_A_CALL = 1024
 class BlobStream:
     """One blob on its way to one peer."""
 
-    def __init__(self, reader: BlobReader, offset: int, ended: Callable[[bool], None]) -> None:
+    def __init__(self, reader: BlobReader, offset: int, ended: Callable[[], None]) -> None:
         self._reader = reader
         self._offset = offset
-        self._ended: Callable[[bool], None] | None = ended
+        self._ended: Callable[[], None] | None = ended
 
     def frames(self) -> Iterator[bytes]:
         """Raises: OSError, StoreError when the blob cannot be read."""
@@ -47,17 +47,11 @@ class BlobStream:
             last = offset + len(piece) >= size
             yield calls.encode_chunk(calls.Chunk(offset, piece, last))
 
-    def delivered(self) -> None:
-        self._end(complete=True)
-
     def close(self) -> None:
-        self._end(complete=False)
-
-    def _end(self, *, complete: bool) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None
             self._reader.close()
-            ended(complete)
+            ended()
 
 
 class PeerService:
@@ -116,15 +110,13 @@ class PeerService:
         if offset >= reader.size:
             reader.close()
             raise self._drop(peer, f"offset {offset} of a blob of {reader.size} bytes")
-        return self._stream(peer, blob, reader, offset)
+        return self._stream(peer, reader, offset)
 
-    def _stream(self, peer: PeerId, blob: Digest, reader: BlobReader, offset: int) -> BlobStream:
-        def ended(complete: bool) -> None:
+    def _stream(self, peer: PeerId, reader: BlobReader, offset: int) -> BlobStream:
+        def ended() -> None:
             self._streams[peer] -= 1
             if not self._streams[peer]:
                 del self._streams[peer]
-            if complete:
-                self._standing.emit(BlobServed(peer, blob))
 
         self._streams[peer] += 1
         return BlobStream(reader, offset, ended)

@@ -67,10 +67,6 @@ class Outgoing(Protocol):
 
     def frames(self) -> Iterator[bytes]: ...
 
-    def delivered(self) -> None:
-        """The peer has confirmed the last frame."""
-        ...
-
     def close(self) -> None: ...
 
 
