@@ -21,7 +21,7 @@ PROTOS := $(wildcard proto/demoloco_proto/v1/*.proto)
 SERVICES := $(shell grep -l '^service' $(PROTOS))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint pytest faults sim proto check-proto lock clean
+.PHONY: help setup run test lint pytest faults sim churn proto check-proto lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -57,6 +57,11 @@ faults: setup  ## real daemons through partitions, stopped peers, lost seeds (mi
 SEEDS ?= 1000
 sim: setup  ## play SEEDS=1000 seeded schedules of trouble in the simulator (FIRST=0)
 	$(BIN)/python -m tests.sim_hunt --seeds $(SEEDS) --first $(or $(FIRST),0)
+
+MINUTES ?= 8
+FAULTS ?= 80
+churn: setup  ## measure what survives MINUTES=8 with FAULTS=80 an hour, on real daemons (root: cut cables)
+	$(BIN)/python -m benchmarks.churn --minutes $(MINUTES) --faults-per-hour $(FAULTS) $(ARGS)
 
 # An environment of its own, so that its old protobuf never meets the project's.
 .venv-proto/.stamp: Makefile
