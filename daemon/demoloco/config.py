@@ -160,7 +160,7 @@ class NodeConfig:
     stop_after: int = 0
     """Leave when the agreed state has this many rounds; 0 = never."""
     leave_seconds: float = 20.0
-    """How long a leaving node waits for others to fetch its last packet."""
+    """How long a leaving node waits, at most, for the others to have its last packet."""
     max_worker_restarts: int = 3
     """Restarts of a failing worker without a round in between, before the node gives up."""
     log_format: str = "text"
