@@ -21,7 +21,8 @@ rejoin_seconds          From the exec of the restart to the first inner step; me
 loss_ratio              Held-out loss at the end, with faults / without: the mean over nodes of
     their last five evaluations.
 rss_slope_mb_per_hour   Growth of a process's own memory (USS), pooled over the processes of a role
-    with an intercept for each, without their first minute; the worst of node, worker and p2pd.
+    with an intercept for each, without their first six minutes, or half of the longest life in
+    a short run; the worst of node, worker and p2pd.
 fd_slope_per_hour       The same of file descriptors.
 
 Exit code 1 if nodes end on different chains, a node ends by itself or with an error, something that

@@ -1,7 +1,7 @@
 """Processes over time: what they hold, and whether it grows.
 
 Rule: each process has an intercept of its own, for what it holds at first is no leak, and its first
-minute is left out, in which it imports, connects and fills its caches.
+minutes are left out, in which it imports, connects and fills its caches and heaps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import psutil
 from benchmarks.daemons import Daemon
 from benchmarks.records import Sample
 
-FIRST_SECONDS = 60.0
+FIRST_SECONDS = (60.0, 360.0)
+"""At least, at most: so long a p2pd's heap grows before it stays. Between them, half of the longest
+life."""
+
 ROLES = ("node", "worker", "p2pd")
 
 
@@ -103,6 +106,7 @@ def _lives(samples: Sequence[Sample], role: str) -> list[list[Sample]]:
     for sample in samples:
         if sample.role == role:
             by_life[sample.life].append(sample)
-    return [
-        [one for one in life if one.at - life[0].at >= FIRST_SECONDS] for life in by_life.values()
-    ]
+    longest = max((life[-1].at - life[0].at for life in by_life.values()), default=0.0)
+    least, most = FIRST_SECONDS
+    first = max(least, min(most, longest / 2))
+    return [[one for one in life if one.at - life[0].at >= first] for life in by_life.values()]
