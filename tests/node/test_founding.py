@@ -17,7 +17,8 @@ from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node import founding
 from demoloco.node.belonging import KEY, settle
 from demoloco.node.disk import Disk
-from demoloco.node.founding import Founding, Run
+from demoloco.node.feed import Feed
+from demoloco.node.founding import NO_STATE, Founding, Run
 from demoloco.rounds.rules import head_of
 from demoloco.settings import Settings, run_config_bytes
 from demoloco.store.memory import MemoryStore
@@ -152,6 +153,18 @@ async def test_a_node_goes_on_with_the_run_of_its_home(desk: Desk) -> None:
     again = await desk.run()
     assert (again.digest, again.config) == (run.digest, run.config)
     assert desk.seeds.asked == 0
+
+
+async def test_a_home_that_has_its_run_but_no_state_says_so(desk: Desk) -> None:
+    await desk.run(task=OWN)
+    desk.store._head = None
+    feed = Feed()
+    said: list[str] = []
+    feed.warn = lambda event, **facts: said.append(event)  # type: ignore[method-assign]
+    settings = Settings(run={}, node={}, origins={})
+    parts: Any = (desk.store, desk.disk, desk.seeds, desk.crew)
+    await Founding(settings, *parts).run(report_of(feed), settle(desk.store, (), OWN))
+    assert said == [NO_STATE]
 
 
 async def test_a_node_that_has_its_run_writes_nothing_to_come_back_to_it(desk: Desk) -> None:

@@ -16,7 +16,9 @@ from demoloco.errors import ConfigError, StoreError
 from demoloco.store.disk import DiskStore, open_disk_store
 from demoloco.types import Digest
 from tests.store.rounds import (
+    CHUNKS,
     content,
+    filling,
     head_of,
     manifest_of,
     packet_of,
@@ -113,6 +115,26 @@ def test_a_damaged_head_falls_back_to_the_newest_whole_state(
         assert store.state(head_of(4).digest) is None
         assert store.manifest(head_of(4).digest) == manifest_of(4)
     assert "head lost round=4 action=go on from round 3" in caplog.text
+
+
+def test_a_head_that_is_gone_falls_back_to_the_newest_whole_state(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "head").unlink()
+    with closing(open_disk_store(home)) as store:
+        assert store.head() == head_of(4)
+    assert "head lost round=unknown action=go on from round 4" in caplog.text
+
+
+def test_a_state_that_was_fetched_and_never_was_the_head_is_not_taken_for_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(open_disk_store(tmp_path / "home")) as store:
+        store.append(manifest_of(4), head_of(4), head_of(3).digest)
+        store.create_state(head_of(4), filling(4), CHUNKS)
+    with closing(open_disk_store(tmp_path / "home")) as store:
+        assert store.head() is None
+    assert "head lost" not in caplog.text
 
 
 def test_a_head_without_any_whole_state_is_none(

@@ -37,6 +37,10 @@ SEED_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
 BOUND = f"this home is to join their run, and started without --peers asks them for ever; {WAY_OUT}"
+NO_STATE = (
+    "this home has a run but no agreed state: it is fetched from a member;"
+    " if none is found, name one with --peers ADDR"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class Founding:
             genesis = await self._theirs(report, belonging)
             self._check_code(run_config_from_bytes(genesis.config).task, belonging)
             return await self._enter(genesis, "the peers' run", report)
+        if self._store.head() is None:
+            report.warn(NO_STATE)
         asking = (
             asyncio.create_task(self._compare_with_seeds(ours, report, belonging))
             if belonging.given

@@ -8,7 +8,7 @@
 
 Rule: the head pointer is a claim, the state's bytes are the proof. A head whose state is gone or
 damaged is never handed out: the newest whole state that it builds on takes its place, with a
-warning.
+warning. So does the newest whole state where the pointer itself is gone.
 """
 
 from __future__ import annotations
@@ -229,13 +229,19 @@ class DiskStore:
 
     def _load_head(self) -> Head | None:
         path = self._home.path / "head"
-        if not path.exists():
+        if not path.exists() and not self._had_a_head():
             return None
         data = self._home.read(path)
         head = None if data is None else head_from_bytes(data)
         if head is not None and self._states.is_whole(head.digest):
             return head
         return self._newest_whole(head)
+
+    def _had_a_head(self) -> bool:
+        """Whether a round was applied here: a state stands beside the one that it was made from.
+        One that is alone was fetched or founded, and then the node ended before it was the head."""
+        states, links = self._states.heads(), self._log.links()
+        return any(d in links and links[d].parent in states for d in states)
 
     def _newest_whole(self, lost: Head | None) -> Head | None:
         """The newest head below `lost` whose state is whole; any, if even the pointer is lost."""
