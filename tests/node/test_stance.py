@@ -320,14 +320,22 @@ async def test_in_the_midst_of_a_round_there_is_time_between_checkpoints(
             desk.stance.saved(Saved(head=GENESIS.digest, seconds=0.0, size=1, learnt=0))
 
 
+async def test_what_a_checkpoint_needs_is_kept_from_when_it_is_ordered(desk: Desk) -> None:
+    """It may be durable, and the node end, before anybody heard of it."""
+    await desk.stance.settle(GENESIS, None, None)
+    assert desk.stance.checkpoints == ()
+    desk.stance.save_if_due()
+    assert desk.stance.checkpoints == (GENESIS.digest,)
+
+
 async def test_a_checkpoint_that_failed_is_tried_again_and_counts_for_nothing(desk: Desk) -> None:
     await desk.stance.settle(GENESIS, None, None)
     desk.stance.save_if_due()
     desk.stance.saved(NotSaved(head=GENESIS.digest, why="no room"))
+    assert desk.stance.checkpoints == ()
     desk.stance.save_if_due()
     saves = [command for command in desk.crew.told if isinstance(command, SaveCheckpoint)]
     assert len(saves) == 2
-    assert desk.stance.checkpoints == ()
 
 
 async def test_no_checkpoint_is_made_of_a_model_that_is_ahead_of_its_chain(desk: Desk) -> None:

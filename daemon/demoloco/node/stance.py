@@ -71,6 +71,7 @@ class Stance:
         self._saved_at = -float("inf")
         self._save_seconds = 0.0
         self._checkpoints: deque[Digest] = deque(maxlen=KEPT)
+        self._being_saved: Digest | None = None
 
     @property
     def standing(self) -> Digest | None:
@@ -84,8 +85,10 @@ class Stance:
 
     @property
     def checkpoints(self) -> tuple[Digest, ...]:
-        """Heads of the checkpoints that a worker may be restored from."""
-        return tuple(self._checkpoints)
+        """Heads of the checkpoints that a worker may be restored from. One that is being written
+        may be durable before anybody hears of it."""
+        coming = () if self._being_saved is None else (self._being_saved,)
+        return (*self._checkpoints, *coming)
 
     def fell(self) -> None:
         """The worker is gone."""
@@ -125,6 +128,7 @@ class Stance:
         gone, loan = await self._disk(self._gone_since, checkpoint, head)
         self._stand(head, frozenset(pending) | (early - set(since)), loan)
         self._checkpoints.append(checkpoint.head)
+        self._being_saved = None
         self._crew.tell(
             Restore(
                 checkpoint=checkpoint.path,
@@ -269,6 +273,7 @@ class Stance:
 
     def saved(self, event: Saved | NotSaved) -> None:
         self._saving = False
+        self._being_saved = None
         self._saved_at = time.monotonic()
         if isinstance(event, Saved):
             self._save_seconds = event.seconds
@@ -286,6 +291,7 @@ class Stance:
         """None without a worker, and where a checkpoint would forget what `_ahead` knows."""
         if self.standing is None or self._ahead:
             return None
+        self._being_saved = self.standing
         return SaveCheckpoint(
             directory=self._ledger.store.checkpoint_dir(),
             agreed=self._path(self.standing),
