@@ -139,6 +139,31 @@ async def test_a_joiner_fetches_a_gift_beside_the_agreed_state(couriers: Courier
     assert given(couriers) == (Loan(lenders=(A,), since=Round(3)), b"onetwo")
 
 
+async def test_a_gift_is_durable_before_it_is_noted(
+    couriers: CourierDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    couriers.serve(couriers.scribe.play(GENESIS, 2, 0, 1), A)
+    offer_gift(couriers, A, 3, b"one", b"two")
+    fsync, synced, noted = os.fsync, [], []
+    note = couriers.store.note
+
+    def syncing(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    def noting(key: str, value: bytes) -> None:
+        noted.append((key, tuple(synced)))
+        note(key, value)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(couriers.store, "note", noting)
+    await couriers.snapshot(A)
+    file = Given(couriers.store).path
+    (by_then,) = (synced for key, synced in noted if key == "given")
+    assert (file.stat().st_ino, len(b"onetwo")) in by_then
+    assert file.parent.stat().st_ino in {inode for inode, _ in by_then}
+
+
 async def test_a_node_that_has_a_state_asks_for_no_gift(couriers: CourierDesk) -> None:
     rounds = couriers.scribe.play(GENESIS, 2, 0, 1)
     couriers.serve(rounds, A)

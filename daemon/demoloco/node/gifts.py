@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from demoloco.node.disk import Disk
-from demoloco.store.files import FileRange, write_at
+from demoloco.store.files import FileRange, sync, sync_folder, write_at
 from demoloco.store.port import Store
 from demoloco.swarm.calls import MAX_LENDERS
 from demoloco.swarm.port import Swarm
@@ -115,13 +115,16 @@ class Given:
 
 
 async def fetch(gift: Gift, holder: PeerId, path: Path, swarm: Swarm, disk: Disk) -> None:
-    """Bring a gift's parts into a file, one after the other. Raises: SwarmError, OSError."""
+    """Bring a gift's parts into a file, one after the other; durable on return.
+
+    Raises: SwarmError, OSError."""
     await disk(_make_room, path)
     offset = 0
     for part in gift.blobs:
         data = await swarm.fetch(part, [holder])
         await disk(_write, path, offset, data)
         offset += part.size
+    await disk(_make_durable, path)
 
 
 def _make_room(path: Path) -> None:
@@ -135,3 +138,9 @@ def _write(path: Path, offset: int, data: bytes) -> None:
         write_at(descriptor, offset, data)
     finally:
         os.close(descriptor)
+
+
+def _make_durable(path: Path) -> None:
+    with path.open("rb") as file:
+        sync(file.fileno())
+    sync_folder(path.parent)
