@@ -8,7 +8,6 @@ mixed into it. Code that a genesis names is not imported unless the user named i
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -197,19 +196,20 @@ class Founding:
         """A worker that is ready; one that dies over it is started anew, as it is later.
 
         Raises: ConfigError; WorkerError if it died too often."""
-        for restart in itertools.count(1):
+        restart = 0
+        while True:
             try:
                 described = await self._crew.describe(wished.task, wished.task_args, wished.seed)
                 config = agreed(described)
                 await self._crew.begin(config)
                 return described, config
             except WorkerError as error:
+                restart += 1
                 report.warn("worker lost", why=str(error), restart=restart)
                 if restart > self._crew.max_restarts:
                     raise
                 report.count("worker_restarts")
                 await self._crew.renew()
-        raise AssertionError  # the count never ends
 
     def _check_code(self, task: str, belonging: Belonging) -> None:
         """A name that only peers have spoken is not imported."""

@@ -33,7 +33,6 @@ STATES_KEPT = 3
 MAX_REMADE = 64
 """States that are made again, one after the other, to reach the one where a fork begins."""
 
-
 LOG_ROUNDS = 4096
 LOG_PACKETS = 131_072
 """Manifests of the head's chain that are kept, by their number and by that of all the packets that

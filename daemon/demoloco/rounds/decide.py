@@ -278,10 +278,10 @@ def _propose(
     assert state.chain is not None
     assert round_.closable is not None
     me, pace = state.settings.me, state.settings.pace
-    able = state.company()
-    contributors = state.chain.contributors(round_.parent)
     if state.leaving is not None and state.members.contributing():
         return []
+    able = state.company()
+    contributors = state.chain.contributors(round_.parent)
     ahead = before(me, round_.parent, contributors, able)
     turn = round_.closable + len(ahead) * pace.succession_seconds
     if round_.heard is not None:  # somebody proposed; give its packets time to arrive
@@ -344,6 +344,8 @@ def _all_told(state: State) -> bool:
         return False
     live = state.members.contributing()
     if mine is not None:
+        # Whoever closes the round takes in what it has announced, if there is room for all; a
+        # manifest that is known may be without it; and a node alone closes the round itself.
         crowd = len(live) >= state.settings.pace.max_contributors
         waiting = crowd or not live or state.target() is not None
         return not waiting and live <= {*state.offers.holders(mine.packet)}

@@ -148,7 +148,7 @@ class Applied:
 class ApplyFailed:
     """The manifest does not start from the state that I have: one of us is wrong.
 
-    `lacking`: nobody is wrong, but what it starts from is not on this disk any longer.
+    `lacking`: nobody is wrong, but what it starts from, or a packet of it, is not on this disk.
     """
 
     manifest: Digest

@@ -113,7 +113,7 @@ class Members:
         return tuple(self._seen)
 
     def contributing(self) -> frozenset[PeerId]:
-        """Who trains for the round that is open."""
+        """Who takes part in the open round: who trains for it, or has its packet out."""
         return frozenset(p for p, seen in self._seen.items() if seen.contributing_since is not None)
 
     def leaving(self) -> frozenset[PeerId]:

@@ -51,7 +51,7 @@ class State:
         self.moving: Path | ev.SnapshotFetched | None = None
         self.broken: set[Digest] = set()  # manifests that do not start from the state that I have
         self.doubted: set[Digest] = set()  # the same, before I took a snapshot for them
-        self.rootless: set[Digest] = set()  # manifests that start from what I have not
+        self.rootless: set[Digest] = set()  # manifests that need what my disk has not
         self.refused = Refused()  # manifests, and offers of packets
         self.aside: dict[Digest, float] = {}  # heads that are not to be had, until when
         self.said: Say | None = None

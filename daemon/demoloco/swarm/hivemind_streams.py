@@ -84,7 +84,7 @@ class Streams:
             await self._send(writer, Kind.END, b"")
             async with asyncio.timeout(2 * TAKE_SECONDS):
                 if await reader.readexactly(1) != ACKNOWLEDGED:  # an end before it may cut the rest
-                    raise PacketError("a blob that was taken is confirmed")
+                    raise PacketError("a blob was taken and not confirmed")
 
     async def _send(self, writer: asyncio.StreamWriter, kind: Kind, payload: bytes) -> None:
         await write_frame(writer, kind, payload, TAKE_SECONDS)

@@ -47,9 +47,8 @@ class Counters:
     samples_learnt: int = 0  # of inner steps that the model holds or that were told by then
     lenders: tuple[str, ...] = ()  # peer ids: whose untold learning the model holds
     borrowed_since: int = 0  # round
-    made: tuple[
-        str, ...
-    ] = ()  # hex digests of own packets' bodies that the model holds, oldest first
+    made: tuple[str, ...] = ()
+    """Hex digests of the bodies of own packets that the model holds, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
