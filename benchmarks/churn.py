@@ -191,8 +191,8 @@ def _end(party: Party) -> list[str]:
 
 
 def _leave(daemons: Iterable[Daemon]) -> dict[str, int]:
-    """SIGTERM to one after the other; their exit codes. At once, each would close a round of its
-    own for want of others, and the chains would part until the nodes meet again."""
+    """SIGTERM to one after the other, so that the others close the round with its last packet;
+    their exit codes."""
     codes = {}
     for daemon in daemons:
         daemon.signal(signal.SIGTERM)

@@ -32,7 +32,7 @@ from demoloco_proto.v1.control_pb2 import StatusReply
 
 BIN = Path(sys.executable).parent
 LISTEN = "/ip4/127.0.0.1/tcp/0"
-MARK = "E2E_WORLD"
+MARK = "DAEMONS_WORLD"
 LEASH = (sys.executable, "-m", "demoloco_client.leash", str(os.getpid()))
 """Nothing outlives this program, also when it is killed: the kernel tells the nodes to leave."""
 
@@ -372,7 +372,7 @@ def together(*nodes: Daemon) -> set[int]:
 @contextmanager
 def world() -> Iterator[World]:
     """A world under a path short enough for Unix sockets."""
-    made = World(Path(tempfile.mkdtemp(prefix="e2e-", dir="/tmp")))
+    made = World(Path(tempfile.mkdtemp(prefix="world-", dir="/tmp")))
     try:
         yield made
     finally:

@@ -10,18 +10,19 @@ from pathlib import Path
 
 from benchmarks.reckoning import forgotten_samples
 from benchmarks.records import Course
+from demoloco.rounds.rules import told_by
 from demoloco.store.disk import open_disk_store
 from demoloco.swarm.identity import Identity
 from demoloco.types import Manifest, PeerId
 from demoloco.wire import decode_manifest
 
-MOST = 1_000_000
+MAX_ROUNDS = 1_000_000
 
 
 def complaints(course: Course, homes: Sequence[Path]) -> list[str]:
     """What is wrong with these nodes."""
     disks = [chain_on_disk(home) for home in homes]
-    found = [*apart(disks)]
+    found = apart(disks)
     peers = [Identity.load_or_create(home / "identity.key").peer_id for home in homes]
     found += miscounted(course, disks[0], peers)
     if forgotten := forgotten_samples(course):
@@ -34,7 +35,7 @@ def chain_on_disk(home: Path) -> dict[int, Manifest]:
     store = open_disk_store(home)
     try:
         head = store.head()
-        sealed = () if head is None else store.manifests(head.digest, MOST)
+        sealed = () if head is None else store.manifests(head.digest, MAX_ROUNDS)
     finally:
         store.close()
     chain = (decode_manifest(one, lambda *_: True) for one in sealed)
@@ -62,7 +63,7 @@ def miscounted(course: Course, chain: Mapping[int, Manifest], peers: Sequence[Pe
             found.append(f"node {node} never said that it is on the chain")
             continue
         word = at_last[-1]
-        has = sum(_samples(chain[number], peer) for number in range(1, word.round + 1))
+        has = told_by(peer, (chain[number] for number in range(1, word.round + 1)))
         if has != word.told:
             says = f"says that it told {word.told} samples, the chain has {has} of it"
             found.append(f"node {node} {says} in round {word.round}")
@@ -71,8 +72,3 @@ def miscounted(course: Course, chain: Mapping[int, Manifest], peers: Sequence[Pe
 
 def _is(chain: Mapping[int, Manifest], number: int, head: str) -> bool:
     return number in chain and chain[number].digest.hex() == head
-
-
-def _samples(manifest: Manifest, peer: PeerId) -> int:
-    entry = manifest.entry_of(peer)
-    return entry.samples if entry is not None else 0

@@ -8,10 +8,10 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
 import pytest
 
 from benchmarks.daemons import START_SECONDS, Daemon, World, sets, together, until
+from benchmarks.leaks import is_worker
 from demoloco_proto.v1.control_pb2 import StatusReply
 
 pytestmark = pytest.mark.timeout(400)
@@ -72,10 +72,6 @@ def _worker_falls(told: Story, node: Daemon) -> None:
     goal = told.before[0].rounds_contributed + 2
     told.after.append(node.wait_for(lambda status: status.rounds_contributed >= goal))
     told.stands = node.lines("worker stands")
-
-
-def is_worker(process: psutil.Process) -> bool:
-    return "demoloco.worker.child" in process.cmdline()
 
 
 def test_a_joiner_killed_before_it_had_joined_joins_when_it_comes_back(story: Story) -> None:
