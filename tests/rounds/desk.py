@@ -205,3 +205,10 @@ def member(
     return Member(
         peer=PeerId(peer), run=RUN, addresses=(), head=head, phase=phase, sequence=sequence
     )
+
+
+def at_snapshot(at: Manifest | Head) -> ev.SnapshotFetched:
+    """The agreed state after this came."""
+    head = at if isinstance(at, Head) else head_of(at)
+    made = at if isinstance(at, Manifest) else None
+    return ev.SnapshotFetched(head, digest("state after", head.digest), made)

@@ -1,4 +1,4 @@
-"""docs/protocol.md, sentence by sentence: catching up, forks, what is refused."""
+"""docs/protocol.md, sentence by sentence: catching up."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import pytest
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.rounds.chain import KEEP_ROUNDS, MAX_BESIDE
 from demoloco.rounds.decide import MAX_REPLAY
-from demoloco.rounds.facts import ASIDE_SECONDS, MAX_REFUSED, MAX_TRIES
+from demoloco.rounds.facts import ASIDE_SECONDS, MAX_TRIES
 from demoloco.rounds.rules import head_of
-from demoloco.types import Head, Manifest, Phase
+from demoloco.types import Manifest, Phase
 from tests.rounds.desk import (
     GENESIS,
     Desk,
     PeerId,
+    at_snapshot,
     chain,
-    in_line,
     manifest,
     member,
     offer,
@@ -32,7 +31,6 @@ def _aside(desk: Desk) -> list[str]:
     return [note.text for note in desk.wants(ef.Note) if "left aside" in note.text]
 
 
-# -- catching up -----------------------------------------------------------------------------------
 def test_the_heaviest_head_that_is_known_is_the_target() -> None:
     """[P40]"""
     desk = Desk().start()
@@ -173,18 +171,12 @@ def test_where_packets_on_the_way_are_not_to_be_had_a_snapshot_is_taken(fork: bo
     assert len(desk.wants(ef.FetchSnapshot)) == 1
 
 
-def _at_snapshot(at: Manifest | Head) -> ev.SnapshotFetched:
-    head = at if isinstance(at, Head) else head_of(at)
-    made = at if isinstance(at, Manifest) else None
-    return ev.SnapshotFetched(head, digest("state after", head.digest), made)
-
-
 def test_a_snapshot_is_taken_whole_and_the_rest_is_replayed() -> None:
     """[P51]"""
     desk = Desk().start()
     rounds = chain(MAX_REPLAY + 2)
     desk.see("founder", head_of(rounds[-1]))
-    desk.hear(_at_snapshot(rounds[-3]))
+    desk.hear(at_snapshot(rounds[-3]))
     (adopt,) = desk.wants(ef.Adopt)
     assert adopt.head == head_of(rounds[-3])
     desk.hear(ev.Applied(adopt.head, adopt.fingerprint))
@@ -201,10 +193,10 @@ def test_a_snapshot_that_is_not_heavier_is_of_no_use_and_counts_as_failed() -> N
     parent = head_of(rounds[0])
     false = manifest(parent, [offer("x", parent)], "founder", samples_total=10**6)
     useless = [
-        _at_snapshot(rounds[1]),  # not heavier
-        replace(_at_snapshot(rounds[-1]), head=replace(parent, samples_total=10**6)),
-        replace(_at_snapshot(GENESIS), head=replace(GENESIS, samples_total=10**6)),
-        _at_snapshot(false),  # its manifest does not add up
+        at_snapshot(rounds[1]),  # not heavier
+        replace(at_snapshot(rounds[-1]), head=replace(parent, samples_total=10**6)),
+        replace(at_snapshot(GENESIS), head=replace(GENESIS, samples_total=10**6)),
+        at_snapshot(false),  # its manifest does not add up
     ]
     for snapshot in useless:
         desk = Desk().start(*rounds[:2])
@@ -246,7 +238,7 @@ def _take_snapshot(desk: Desk, rounds: list[Manifest], *, known: bool, **log: in
     assert len(desk.wants(ef.FetchSnapshot)) == 1
     if known:
         desk.hear(ev.ManifestHeard(FOUNDER, at))
-    desk.hear(_at_snapshot(at))
+    desk.hear(at_snapshot(at))
     assert desk.wants(ef.Commit) == ([ef.Commit(at)] if known else [])
     (adopt,) = desk.wants(ef.Adopt)
     desk.hear(ev.Applied(adopt.head, adopt.fingerprint, **log))
@@ -318,7 +310,7 @@ def test_a_manifest_that_does_not_apply_puts_my_own_state_in_doubt() -> None:
     desk.hear(ev.PacketFetched(rounds[1].entries[0].packet, 1.0))
     desk.hear(ev.ApplyFailed(rounds[1].digest, "another state"))
     assert len(desk.wants(ef.FetchSnapshot)) == 1
-    desk.hear(_at_snapshot(GENESIS))  # lighter than my head, and taken nevertheless
+    desk.hear(at_snapshot(GENESIS))  # lighter than my head, and taken nevertheless
     assert len(desk.wants(ef.Adopt)) == 1
 
 
@@ -329,264 +321,9 @@ def test_a_manifest_that_does_not_apply_after_a_snapshot_either_is_refused() -> 
     desk.hear(ev.ManifestHeard(FOUNDER, rounds[1]))
     desk.hear(ev.PacketFetched(rounds[1].entries[0].packet, 1.0))
     desk.hear(ev.ApplyFailed(rounds[1].digest, "another state"))
-    desk.hear(_at_snapshot(rounds[0]))
+    desk.hear(at_snapshot(rounds[0]))
     desk.hear(ev.Applied(head_of(rounds[0]), digest("state")))
     assert len(desk.wants(ef.Apply)) == 1
     desk.hear(ev.ApplyFailed(rounds[1].digest, "another state"))
     assert "refused" in desk.wants(ef.Note)[0].text
     assert desk.machine.state.target() is None
-
-
-def test_a_fork_from_a_state_that_is_gone_waits_for_a_heavier_snapshot() -> None:
-    """[P62]"""
-    desk, lost, won = _forked(told=True)
-    desk.see("founder", head_of(won[-1]))
-    for each in won:
-        desk.hear(ev.ManifestHeard(FOUNDER, each))
-    for fetch in desk.wants(ef.Fetch):
-        desk.hear(ev.PacketFetched(fetch.packet, 1.0))
-    assert len(desk.wants(ef.Apply)) == 1
-    desk.hear(ev.ApplyFailed(won[0].digest, "its state is gone", lacking=True))
-    desk.fail(_at_snapshot(lost[-1]))
-    assert desk.machine.state.target() is None
-    desk.wake(ASIDE_SECONDS)
-    assert len(desk.wants(ef.FetchSnapshot)) == 1
-    desk.hear(_at_snapshot(won[-1]))
-    assert [wish.head for wish in desk.wants(ef.Adopt)] == [head_of(won[-1])]
-
-
-# -- forks -----------------------------------------------------------------------------------------
-def _forked(*, told: bool) -> tuple[Desk, list[Manifest], list[Manifest]]:
-    """I stand on two rounds, in which I am; a heavier chain of three is known, with its packets."""
-    desk = Desk().start()
-    lost = [manifest(GENESIS, [offer("me"), offer("x")], "founder")]
-    lost.append(manifest(head_of(lost[0]), [offer("me", head_of(lost[0]))], "me", ("me", "x")))
-    desk.get(*lost)
-    won = chain(3, "y") if not told else [manifest(GENESIS, [offer("me"), offer("y")], "founder")]
-    parent = head_of(won[0])
-    if told:
-        won.append(manifest(parent, [offer("y", parent, samples=99)], "y", ("me", "y")))
-    return desk, lost, won
-
-
-def test_a_heavier_chain_wins_whole_and_at_once() -> None:
-    """[P63]"""
-    desk, lost, won = _forked(told=False)
-    desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(won[:2]))))
-    assert desk.wanted == []  # 20 samples are not more than 30
-    won.append(chain(4, "y")[3])
-    desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(won))))
-    fetches = desk.wants(ef.Fetch)
-    assert [fetch.packet for fetch in fetches] == [m.entries[0].packet for m in won]
-    for fetch in fetches[:-1]:
-        desk.hear(ev.PacketFetched(fetch.packet, 1.0))
-        assert desk.wants(ef.Apply) == []
-    desk.hear(ev.PacketFetched(fetches[-1].packet, 1.0))
-    commits = [ef.Commit(each) for each in won]
-    assert desk.wanted == [*commits, ef.Apply(tuple(reversed(lost)), tuple(won))]
-
-
-def test_what_the_lost_chain_told_of_me_is_owed_again() -> None:
-    """[P64]"""
-    desk, _, _ = _forked(told=False)
-    assert desk.owed == 0
-    _go(desk, chain(4, "y"))
-    assert desk.owed == 20
-
-
-def _go(desk: Desk, won: list[Manifest], lost: int = 0) -> None:
-    """To the end of this chain, at once."""
-    desk.hear(ev.ManifestsFetched(PeerId("y"), tuple(reversed(won))))
-    for fetch in desk.wants(ef.Fetch):
-        desk.hear(ev.PacketFetched(fetch.packet, 1.0))
-    desk.apply(lost)
-
-
-def test_what_the_winning_chain_told_of_me_is_not_owed() -> None:
-    """[P65]"""
-    desk, _, won = _forked(told=True)
-    _go(desk, won)
-    assert desk.owed == 10  # of two packets the winner has one
-
-
-def test_a_packet_of_the_lost_open_round_is_made_anew() -> None:
-    """[P66]"""
-    desk, _, _ = _forked(told=False)
-    desk.contribute(5)
-    _go(desk, chain(4, "y"))
-    assert desk.wants(ef.Contribute) == []  # it trains
-    desk.train(0)
-    assert desk.wants(ef.Contribute) == [ef.Contribute(5, desk.head.digest, 25)]
-
-
-def test_owed_is_never_below_nothing() -> None:
-    """[P67]"""
-    desk = Desk().start()
-    desk.get(manifest(GENESIS, [offer("me", samples=50)], "founder"))
-    assert desk.owed == 0
-
-
-def test_what_would_be_owed_again_is_lost_where_its_packets_are_gone() -> None:
-    """[P68]"""
-    for lost, owed in ((8, 12), (99, 0)):
-        desk, _, _ = _forked(told=False)
-        _go(desk, chain(4, "y"), lost=lost)
-        assert desk.owed == owed
-        assert f"{20 - owed} samples that were owed are lost" in desk.wants(ef.Note)[-1].text
-
-
-def test_a_manifest_heard_again_changes_nothing() -> None:
-    """[P69]"""
-    desk = Desk().start(*chain(2))
-    for known in chain(2):
-        desk.hear(ev.ManifestHeard(FOUNDER, known))
-        assert desk.wanted == []
-
-
-# -- what is refused -------------------------------------------------------------------------------
-def _refusal(desk: Desk, false: Manifest) -> str:
-    desk.hear(ev.ManifestHeard(PeerId("liar"), false))
-    assert desk.machine.state.target() is None
-    (note,) = desk.wants(ef.Note)
-    return note.text
-
-
-def test_a_manifest_of_another_round_than_follows() -> None:
-    """[P70]"""
-    false = manifest(GENESIS, [offer("founder")], "founder", round=2)
-    assert "round 2 cannot follow round 0" in _refusal(Desk().start(), false)
-
-
-def test_a_manifest_whose_samples_do_not_add_up() -> None:
-    """[P71]"""
-    false = manifest(GENESIS, [offer("founder")], "founder", samples_total=11)
-    assert "claims 11 samples in all, 0 + 10 are there" in _refusal(Desk().start(), false)
-
-
-def test_a_manifest_with_a_rank_that_is_another_s() -> None:
-    """[P72]"""
-    false = manifest(GENESIS, [offer("liar")], "liar", rank=0)
-    assert "rank 0 is ounder's, not liar's" in _refusal(Desk().start(), false)
-    late = manifest(GENESIS, [offer("founder")], "founder", rank=3)
-    assert "rank 3 is not that of ounder" in _refusal(Desk().start(), late)
-
-
-def test_a_manifest_of_another_run_is_ignored() -> None:
-    """[P73]"""
-    desk = Desk().start()
-    false = manifest(GENESIS, [offer("founder")], "founder", run=digest("another"))
-    desk.hear(ev.ManifestHeard(PeerId("liar"), false))
-    assert desk.wanted == []
-
-
-def test_a_manifest_of_unknown_parent_is_checked_when_its_parent_comes() -> None:
-    """[P74]"""
-    desk = Desk().start().see("founder")
-    rounds = chain(2)
-    false = manifest(head_of(rounds[0]), [offer("x")], "founder", samples_total=99)
-    desk.hear(ev.ManifestHeard(PeerId("liar"), false))
-    assert desk.machine.state.target() == head_of(false)
-    desk.hear(ev.ManifestHeard(FOUNDER, rounds[0]))
-    assert "claims 99 samples" in desk.wants(ef.Note)[0].text
-    assert desk.machine.state.target() == head_of(rounds[0])
-    assert len(desk.wants(ef.Fetch)) == 1
-
-
-def test_what_stands_on_a_refused_manifest_is_refused() -> None:
-    """[P75]"""
-    desk = Desk().start().see("liar")
-    false = manifest(GENESIS, [offer("founder")], "founder", samples_total=11)
-    desk.hear(ev.ManifestHeard(PeerId("liar"), false))
-    child = manifest(head_of(false), [offer("founder", head_of(false))], "founder")
-    desk.hear(ev.ManifestHeard(PeerId("liar"), child))
-    assert "it stands on what is false" in desk.wants(ef.Note)[0].text
-    assert desk.wants(ef.FetchManifests) == []
-
-
-def test_a_manifest_that_contradicts_a_packet_that_is_here() -> None:
-    """[P76]"""
-    desk = Desk().start()
-    desk.receive(offer("one", samples=10))
-    false = manifest(GENESIS, [offer("one", samples=9999)], "founder")
-    assert "it stands on what is false" in _refusal(desk, false)
-
-
-def test_a_manifest_with_a_refused_packet() -> None:
-    """[P77]"""
-    desk = Desk().start()
-    false = manifest(GENESIS, [offer("one")], "founder")
-    desk.hear(ev.ManifestHeard(FOUNDER, false))
-    desk.hear(ev.PacketRefused(offer("one").packet))
-    assert "it stands on what is false" in desk.wants(ef.Note)[0].text
-    assert desk.wants(ef.Fetch) == []
-
-
-def test_a_lie_about_a_packet_does_not_taint_the_manifest_that_has_it_right() -> None:
-    """[P78]"""
-    desk = Desk().start()
-    desk.hear(ev.OffersHeard(PeerId("liar"), (replace(offer("one"), samples=1000),)))
-    true = manifest(GENESIS, [offer("one")], "founder")
-    desk.hear(ev.ManifestHeard(FOUNDER, true))
-    desk.hear(ev.PacketRefused(offer("one").packet))
-    (fetch,) = desk.wants(ef.Fetch)
-    assert fetch.offer == offer("one")
-    desk.hear(ev.PacketFetched(fetch.packet, 1.0))
-    assert desk.wants(ef.Apply) == [ef.Apply((), (true,))]
-
-
-def test_an_answer_that_was_not_asked_for_is_ignored() -> None:
-    """[P79]"""
-    desk = Desk().start()
-    desk.hear(ev.PacketFetched(digest("what"), 1.0), ev.PacketRefused(digest("what")))
-    assert desk.machine.state.held == {}
-    assert desk.wanted == []
-
-
-def test_an_older_word_of_a_member_is_ignored() -> None:
-    """[P80]"""
-    desk = Desk().start()
-    desk.hear(ev.MemberSeen(member("one", None, Phase.LEAVING, sequence=2)))
-    desk.hear(ev.MemberSeen(member("one", GENESIS, Phase.TRAINING, sequence=1)))
-    assert desk.machine.state.members.contributing() == frozenset()
-
-
-def test_manifests_beside_the_chain_are_bounded_the_lightest_go() -> None:
-    """[P81]"""
-    desk = Desk().start()
-    claims = [
-        manifest(replace(GENESIS, digest=digest(n)), [offer("x")], "x", samples_total=n)
-        for n in range(1000, 1001 + MAX_BESIDE)
-    ]
-    desk.hear(*(ev.ManifestHeard(PeerId("x"), claim) for claim in claims))
-    chain_ = desk.machine.state.chain
-    assert len(chain_.heads()) == MAX_BESIDE
-    assert not chain_.knows(claims[0].digest)
-
-
-def test_what_is_far_under_the_head_is_forgotten() -> None:
-    """[P82]"""
-    rounds = chain(KEEP_ROUNDS + 2)
-    desk = Desk().start(*rounds[:-1])
-    desk.get(rounds[-1])
-    assert not desk.machine.state.chain.knows(rounds[0].digest)
-    assert desk.machine.state.chain.knows(rounds[2].digest)
-
-
-def test_what_was_refused_is_remembered_up_to_a_bound() -> None:
-    """[P83]"""
-    desk = Desk().start()
-    false = [
-        manifest(GENESIS, [offer("x")], "founder", samples_total=1000 + n)
-        for n in range(MAX_REFUSED + 1)
-    ]
-    desk.hear(*(ev.ManifestHeard(PeerId("x"), each) for each in false))
-    assert false[0].digest not in desk.machine.state.refused
-    assert false[1].digest in desk.machine.state.refused
-    desk.hear(ev.ManifestHeard(PeerId("x"), false[-1]))
-    assert desk.wanted == []
-
-
-def test_the_line_of_succession_cannot_be_chosen_by_a_name_alone() -> None:
-    """[P84]"""
-    orders = {tuple(in_line(digest(n), "a", "b", "c")) for n in range(50)}
-    assert len(orders) == 6
