@@ -32,7 +32,6 @@ was learnt is neither told nor owed, or anything is left running.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -50,7 +49,7 @@ from benchmarks.faults import schedule
 from benchmarks.reckoning import winning
 from benchmarks.records import Course
 from benchmarks.strikes import Striker
-from benchmarks.summary import as_text, details, figures
+from benchmarks.summary import as_json, as_text, details, figures
 from benchmarks.verdicts import complaints
 from benchmarks.watching import Watcher
 
@@ -240,8 +239,7 @@ def main() -> None:
     told: dict[str, object] = {"figures": figures(struck, calm), "details": details(struck, calm)}
     told |= {"wrong": wrong, "plan": asdict(plan), "load_before": load}
     if arguments.json:
-        json.dump(told, sys.stdout)
-        print()
+        print(as_json(told))
     else:
         print(as_text(told))
     sys.exit(1 if wrong else 0)

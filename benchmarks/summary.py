@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from math import nan
+from math import isfinite, nan
 from typing import Any
 
 from benchmarks import reckoning
@@ -94,6 +95,22 @@ def _worst(samples: Sequence[Sample], measure: Measure) -> float:
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def as_json(told: object) -> str:
+    """One object; what is not known is null, for JSON has no NaN."""
+    return json.dumps(_known(told), allow_nan=False)
+
+
+def _known(value: object) -> object:
+    match value:
+        case dict():
+            return {name: _known(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_known(one) for one in value]
+        case float() if not isfinite(value):
+            return None
+    return value
 
 
 def as_text(told: Mapping[str, Any]) -> str:

@@ -156,7 +156,7 @@ class Victim(ClusterNode):
             await asyncio.gather(starting, return_exceptions=True)
             return
         starting.result()
-        self.life.contributed_before = self.parts.report.tally.rounds_contributed
+        self.life.contributed_before = self.parts.report.account.tally.rounds_contributed
         cast(Any, self.parts.stance)._share = 1e9  # a checkpoint whenever the worker stands
 
     async def bury(self) -> Point:

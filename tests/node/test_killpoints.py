@@ -188,7 +188,7 @@ async def dies_as_a_fork_heals(made: Cluster, homes: Homes, passage: Passage) ->
         await made.until(lambda at=apart: victim.round >= at + 1 and other.round >= at + 4)
         victim.walk(passage)
         made.network.heal()
-        goal = victim.parts.report.tally.rounds_contributed + 2
+        goal = victim.parts.report.account.tally.rounds_contributed + 2
         await made.until(lambda to=goal: victim.dead or victim.feed.status.rounds_contributed >= to)
         if victim.dead:
             await victim.bury()

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 
-from demoloco.node.account import Account, Tally
+from demoloco.node.account import Account
 from demoloco.node.feed import Feed, MemberStatus
 from demoloco.rounds.machine import Machine
 from demoloco.swarm.port import Swarm
@@ -43,11 +43,6 @@ class Report:
         self.dense_bytes = 0
         self.hindrance = ""
         """What holds up the node itself, whatever the machine waits for."""
-
-    @property
-    def tally(self) -> Tally:
-        """This node's part in the winning chain, over all its lives."""
-        return self.account.tally
 
     # -- lines and counts --------------------------------------------------------------------------
     def count(self, what: str, by: int = 1) -> None:

@@ -347,7 +347,7 @@ class State:
         self.moving = None
         if event.lacking:
             self.rootless.add(event.manifest)
-            return [Note(f"round of {short(event.manifest)} skipped: {event.why}")]
+            return [Note(f"manifest {short(event.manifest)} waits for a snapshot: {event.why}")]
         if event.manifest in self.doubted:
             self.doubted.discard(event.manifest)
             return [self.refuse(event.manifest, f"it does not apply: {event.why}")]
