@@ -366,3 +366,14 @@ def test_a_users_own_task_in_twenty_lines_trains(agreed: Path) -> None:
     desk.tell(Correct(before=agreed, after=state, round=Round(1), evaluate=True))
     assert desk.last(Evaluated).loss < 0.5
     assert desk.last(Described).unit == "samples"
+
+
+def test_a_model_that_is_given_up_takes_its_steps_with_it(agreed: Path) -> None:
+    desk = Desk()
+    desk.start(agreed)
+    desk.tell(Train(round=Round(1), steps=9))
+    desk.steps(4)
+    desk.tell(TakeAgreed(agreed=agreed, round=Round(0)))
+    assert not desk.loop.training
+    desk.train(1, 2)
+    assert desk.last(Trained).samples == desk.last(Trained).learnt == 2 * CONFIG.batch_size

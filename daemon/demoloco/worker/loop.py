@@ -318,6 +318,7 @@ class Loop:
 
     # -- rounds -----------------------------------------------------------------------------------
     def _on_take_agreed(self, order: TakeAgreed) -> None:
+        self._stint = None  # of the model that was
         self._own.take(order.agreed)
         self._training.forget_moments()
         self._learnt = order.told_samples
@@ -364,6 +365,7 @@ class Loop:
         self._emit(replace(saved, seconds=self._clock() - began))
 
     def _on_restore(self, order: Restore) -> None:
+        self._stint = None
         counters = keeping.restore(order, self._own, self._training)
         self._inner_steps = counters.inner_steps
         self._learnt = max(counters.samples_learnt, order.told_samples)
