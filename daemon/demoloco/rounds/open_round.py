@@ -39,6 +39,11 @@ class OpenRound:
     announced: float = -float("inf")
     drafted: bool = False  # my proposal is made
 
+    @property
+    def samples_out(self) -> int:
+        """Of my packet for this round, 0 while it is not out."""
+        return self.mine.samples if self.mine is not None else 0
+
     def observe(
         self, present: Collection[PeerId], expected: Collection[PeerId], now: float, pace: Pace
     ) -> Arrivals:

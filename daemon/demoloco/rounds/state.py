@@ -155,8 +155,8 @@ class State:
             case ev.WorkerLost(owed_samples):
                 self.labour = Labour(owed_samples=owed_samples)
             case ev.Trained(samples):
-                mine = self.round.mine if self.round is not None else None
-                self.labour.trained(samples, out=mine.samples if mine is not None else 0)
+                out = self.round.samples_out if self.round is not None else 0
+                self.labour.trained(samples, out)
             case ev.Contributed():
                 self._on_contributed(event)
             case ev.Applied():

@@ -41,8 +41,8 @@ def _steps(state: State, round_: OpenRound) -> int:
     labour, settings = state.labour, state.settings
     if not labour.fresh:
         return settings.inner_steps
-    out = round_.mine.samples if round_.mine is not None else 0
-    return max(1, settings.inner_steps - (labour.owed_samples - out) // settings.step_samples)
+    untold = labour.owed_samples - round_.samples_out
+    return max(1, settings.inner_steps - untold // settings.step_samples)
 
 
 def _trains_for(state: State, round_: OpenRound) -> Round | None:
