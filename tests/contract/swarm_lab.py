@@ -17,7 +17,7 @@ from demoloco.swarm.hivemind_p2pd import LOOPBACK
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryNetwork, MemorySwarm
 from demoloco.swarm.mesh import Mesh
-from demoloco.swarm.port import SwarmEvent
+from demoloco.swarm.port import MemberSeen, SwarmEvent
 from demoloco.swarm.timing import Timing
 from demoloco.types import (
     BlobRef,
@@ -250,6 +250,24 @@ class HivemindLab:
 
     async def close(self) -> None:
         await asyncio.gather(*(node.swarm.stop() for node in self.nodes))
+
+
+async def met(*nodes: Node) -> None:
+    """Wait until each has seen each other."""
+    for node in nodes:
+        for other in nodes:
+            if other is not node:
+                await node.hears(MemberSeen, lambda e, peer=other.peer: e.member.peer == peer)
+
+
+async def two(lab: Lab) -> tuple[Node, Node]:
+    """Nodes of one run that have met."""
+    first = lab.node()
+    await first.start(a_run(first))
+    second = lab.node(first.address)
+    await second.start(a_run(first))
+    await met(first, second)
+    return first, second
 
 
 def a_genesis(node: Node, nonce: bytes = bytes(16)) -> Genesis:

@@ -39,6 +39,7 @@ from tests.contract.swarm_lab import (
     HIVEMIND_WARNINGS,
     HivemindLab,
     a_run,
+    two,
     until,
 )
 from tests.wire.values import ME, MEMBER, OTHER
@@ -51,17 +52,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[HivemindLab]:
     lab = HivemindLab(tmp_path)
     yield lab
     await lab.close()
-
-
-async def two(lab: HivemindLab):
-    first = lab.node()
-    run = a_run(first)
-    await first.start(run)
-    second = lab.node(first.address)
-    await second.start(run)
-    await first.hears(MemberSeen, lambda e: e.member.peer == second.peer)
-    await second.hears(MemberSeen, lambda e: e.member.peer == first.peer)
-    return first, second, run
 
 
 def test_hivemind_still_has_what_this_project_reaches_into() -> None:
@@ -94,7 +84,7 @@ def test_flags_of_our_own_reach_p2pd() -> None:
 
 
 async def test_a_killed_p2pd_is_rebuilt_at_the_same_address_and_works(lab: HivemindLab) -> None:
-    first, second, _ = await two(lab)
+    first, second = await two(lab)
     blob = first.shelf.put(bytes(1000))
     old_address, old_pid = first.swarm.addresses, first.swarm.transport.daemon_pid
     os.kill(old_pid, signal.SIGKILL)
@@ -139,7 +129,8 @@ async def test_p2pd_dies_with_a_node_that_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_record_left_in_the_dht_is_found_by_another(lab: HivemindLab) -> None:
-    first, second, run = await two(lab)
+    first, second = await two(lab)
+    run = a_run(first)
     record = first.swarm._standing.sealed
     async with asyncio.timeout(DEADLINE_SECONDS):
         found: list[bytes] = []

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from benchmarks.daemons import START_SECONDS, Daemon, World, sets, together, until, world
-from demoloco.store.disk import open_disk_store
 from demoloco.types import Manifest, PeerId
-from demoloco.wire import decode_manifest
+from tests.e2e.on_disk import chain_on_disk
 
 KILLED = Path(__file__).parents[1] / "faults" / "killed_node.py"
 SETTINGS = sets(inner_steps=16, evaluate_every=0, threads=1, task__depth=1, task__width=64)
@@ -100,15 +98,6 @@ def stood_where_it_was(node: Daemon, reached: int, point: str) -> None:
     stood = node.lines("worker stands")[:1]
     assert all(facts["round"] >= reached for facts in stood), point
     assert all(str(facts["on"]).startswith("the checkpoint") for facts in stood), point
-
-
-def chain_on_disk(node: Daemon) -> list[Manifest]:
-    """Oldest first."""
-    with closing(open_disk_store(node.home)) as store:
-        head = store.head()
-        assert head is not None
-        sealed = store.manifests(head.digest, 1000)
-    return [decode_manifest(one, lambda *_: True) for one in reversed(sealed)]
 
 
 def assert_one_chain(one: list[Manifest], other: list[Manifest], peer: PeerId) -> None:

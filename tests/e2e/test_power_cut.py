@@ -5,7 +5,7 @@ about it."""
 from __future__ import annotations
 
 import signal
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from benchmarks.daemons import START_SECONDS, Daemon, World, await_end, sets, together, until
-from demoloco.store.disk import open_disk_store
 from demoloco.types import Manifest, PeerId
-from demoloco.wire import decode_manifest
+from tests.e2e.on_disk import chain_on_disk
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,15 +73,6 @@ def cut_the_power(nodes: list[Daemon]) -> list[psutil.Process]:
     for node in nodes:
         assert node.exit_code(30.0) == -signal.SIGKILL
     return await_end([process for family in families for process in family])
-
-
-def chain_on_disk(node: Daemon) -> list[Manifest]:
-    """Oldest first."""
-    with closing(open_disk_store(node.home)) as store:
-        head = store.head()
-        assert head is not None
-        sealed = store.manifests(head.digest, 1000)
-    return [decode_manifest(one, lambda *_: True) for one in reversed(sealed)]
 
 
 def test_nothing_outlives_the_cut(story: Story) -> None:

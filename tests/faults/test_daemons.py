@@ -14,10 +14,9 @@ import pytest
 from benchmarks.cables import Network, make_network, p2pd_of
 from benchmarks.daemons import Daemon, World, sets, until
 from demoloco.node.report import ALONE
-from demoloco.store.disk import open_disk_store
 from demoloco.types import Manifest, PeerId
-from demoloco.wire import decode_manifest
 from demoloco_proto.v1.control_pb2 import StatusReply
+from tests.e2e.on_disk import chain_on_disk
 from tests.faults.clocks import shifted, sweep
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -204,17 +203,6 @@ def _seeds_gone(told: Story, first: Daemon, second: Daemon, left: Daemon) -> Non
     contributes(second)
     told.noted_away = second.said("seed=away")
     told.no_longer = left.said("no longer alone")
-
-
-def chain_on_disk(node: Daemon) -> list[Manifest]:
-    store = open_disk_store(node.home)
-    try:
-        head = store.head()
-        assert head is not None
-        sealed = store.manifests(head.digest, 1000)
-    finally:
-        store.close()
-    return [decode_manifest(one, lambda *_: True) for one in reversed(sealed)]
 
 
 # -- p2pd ------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from tests.contract.swarm_lab import (
     a_chain,
     a_run,
     an_offer,
+    met,
     until,
 )
 from tests.wire.values import ME, MEMBER, OFFER, OTHER
@@ -170,13 +171,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[HivemindLab]:
     lab = HivemindLab(tmp_path)
     yield lab
     await lab.close()
-
-
-async def met(*nodes: Node) -> None:
-    for node in nodes:
-        for other in nodes:
-            if other is not node:
-                await node.hears(MemberSeen, lambda e, peer=other.peer: e.member.peer == peer)
 
 
 async def three(lab: HivemindLab) -> tuple[Node, Node, Node]:

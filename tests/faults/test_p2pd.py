@@ -23,7 +23,7 @@ from demoloco.swarm.hivemind import (
 )
 from demoloco.swarm.hivemind_hints import Hints
 from demoloco.swarm.port import MemberSeen
-from tests.contract.swarm_lab import HIVEMIND_WARNINGS, HivemindLab, Node, a_run, until
+from tests.contract.swarm_lab import HIVEMIND_WARNINGS, HivemindLab, Node, a_run, two, until
 
 pytestmark = HIVEMIND_WARNINGS
 
@@ -33,16 +33,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[HivemindLab]:
     lab = HivemindLab(tmp_path)
     yield lab
     await lab.close()
-
-
-async def two(lab: HivemindLab) -> tuple[Node, Node]:
-    first = lab.node()
-    await first.start(a_run(first))
-    second = lab.node(first.address)
-    await second.start(a_run(first))
-    await first.hears(MemberSeen, lambda e: e.member.peer == second.peer)
-    await second.hears(MemberSeen, lambda e: e.member.peer == first.peer)
-    return first, second
 
 
 def pid_of(node: Node) -> int:

@@ -28,6 +28,7 @@ from tests.contract.swarm_lab import (
     MemoryLab,
     Node,
     a_run,
+    two,
     until,
 )
 from tests.faults.virtual_time import in_virtual_time
@@ -180,16 +181,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[HivemindLab]:
     lab.timing = HASTY
     yield lab
     await lab.close()
-
-
-async def two(lab: HivemindLab) -> tuple[Node, Node]:
-    first = lab.node()
-    await first.start(a_run(first))
-    second = lab.node(first.address)
-    await second.start(a_run(first))
-    await first.hears(MemberSeen, lambda e: e.member.peer == second.peer)
-    await second.hears(MemberSeen, lambda e: e.member.peer == first.peer)
-    return first, second
 
 
 async def test_a_frame_that_comes_byte_by_byte_is_cut(lab: HivemindLab) -> None:

@@ -20,7 +20,7 @@ from demoloco.swarm.transport import Method, Refused
 from demoloco.swarm.twice import MAX_JUMP
 from demoloco.types import PeerId
 from demoloco.wire import decode_member, digest_of, encode_member, seal
-from tests.contract.swarm_lab import TIMING, MemoryLab, Node, Shelf, a_run, an_offer
+from tests.contract.swarm_lab import TIMING, MemoryLab, Node, Shelf, a_run, an_offer, met
 from tests.wire.values import ME, MEMBER, OTHER
 
 # A lost message costs its caller the whole deadline; it must fit into a member's patience.
@@ -32,13 +32,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[MemoryLab]:
     lab = MemoryLab(tmp_path)
     yield lab
     await lab.close()
-
-
-async def met(*nodes: Node) -> None:
-    for node in nodes:
-        for other in nodes:
-            if other is not node:
-                await node.hears(MemberSeen, lambda e, peer=other.peer: e.member.peer == peer)
 
 
 async def trio(lab: MemoryLab) -> tuple[Node, Node, Node]:
