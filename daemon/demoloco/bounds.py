@@ -28,7 +28,7 @@ MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_SOFTWARE_CHARACTERS = 64
 MAX_SEQUENCE = 1 << 53
-MAX_SAMPLES_PER_SECOND = 1e12
+MAX_RATE = 1e12
 MAX_CONFIG_BYTES = 64 << 10
 MAX_LAYOUT_BYTES = 4 << 20
 MAX_PART_BYTES = 16 << 20
@@ -88,6 +88,19 @@ def to_address(text: str) -> str:
     if not text.startswith("/"):
         raise PacketError(f"an address does not start with a slash: {text[:40]!r}")
     return text_of("an address", text, MAX_ADDRESS_CHARACTERS)
+
+
+def to_host_port(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port[:6]) <= 65_535:
+        raise PacketError(f"a direct address is not host:port: {text[:40]!r}")
+    return text_of("a direct address", text, MAX_ADDRESS_CHARACTERS)
+
+
+def rate_of(name: str, value: float) -> float:
+    if not 0 <= value <= MAX_RATE:  # also refuses nan
+        raise PacketError(f"{name} is {value}")
+    return value
 
 
 def to_phase(text: str) -> Phase:

@@ -110,6 +110,9 @@ class Member:
     sequence: int  # milliseconds since the epoch at which the record was made, per peer increasing
     samples_per_second: float = 0.0
     version: str = ""
+    direct: tuple[str, ...] = ()  # host:port at which its gRPC road listens
+    up: float = 0.0  # bytes a second that its link carries, as measured; 0 = not known
+    down: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

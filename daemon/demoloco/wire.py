@@ -27,7 +27,6 @@ from demoloco.bounds import (
     MAX_PARTS,
     MAX_RANK,
     MAX_SAMPLES,
-    MAX_SAMPLES_PER_SECOND,
     MAX_SAMPLES_TOTAL,
     MAX_SEQUENCE,
     MAX_SOFTWARE_CHARACTERS,
@@ -40,9 +39,11 @@ from demoloco.bounds import (
     exactly,
     peer_from_raw,
     peer_to_raw,
+    rate_of,
     text_of,
     to_address,
     to_digest,
+    to_host_port,
     to_phase,
     to_round,
     within,
@@ -253,6 +254,9 @@ def encode_member(member: Member) -> bytes:
         sequence=member.sequence,
         samples_per_second=member.samples_per_second,
         software=member.version,
+        direct=member.direct,
+        up=member.up,
+        down=member.down,
     )
     if member.head is not None:
         message.head.CopyFrom(head_message(member.head))
@@ -265,9 +269,7 @@ def decode_member(sealed: bytes, verify: Verify) -> Member:
     told = parse(round_pb2.Member, body)
     check_version(told.version)
     within("number of addresses", len(told.addresses), 0, MAX_ADDRESSES)
-    rate = told.samples_per_second
-    if not 0 <= rate <= MAX_SAMPLES_PER_SECOND:
-        raise PacketError(f"samples_per_second is {rate}")
+    within("number of direct addresses", len(told.direct), 0, MAX_ADDRESSES)
     member = Member(
         peer=peer_from_raw(told.peer),
         run=to_digest("run", told.run),
@@ -275,8 +277,11 @@ def decode_member(sealed: bytes, verify: Verify) -> Member:
         head=to_head(told.head) if told.HasField("head") else None,
         phase=to_phase(told.phase),
         sequence=within("sequence", told.sequence, 0, MAX_SEQUENCE),
-        samples_per_second=rate,
+        samples_per_second=rate_of("samples_per_second", told.samples_per_second),
         version=text_of("software", told.software, MAX_SOFTWARE_CHARACTERS),
+        direct=tuple(to_host_port(place) for place in told.direct),
+        up=rate_of("up", told.up),
+        down=rate_of("down", told.down),
     )
     _check_signature("member", member.peer, body, signature, verify)
     return member

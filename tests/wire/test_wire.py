@@ -246,8 +246,19 @@ def test_a_member_is_held_to_its_bounds() -> None:
     refuse_member(replace(MEMBER, version="v" * 65), "software has 65 characters")
     refuse_member(replace(MEMBER, sequence=bounds.MAX_SEQUENCE + 1), "sequence is")
     refuse_member(replace(MEMBER, head=replace(HEAD, digest=b"")), "head has 0 bytes")
-    for rate in (-1.0, float("nan"), float("inf"), bounds.MAX_SAMPLES_PER_SECOND * 2):
+    for rate in (-1.0, float("nan"), float("inf"), bounds.MAX_RATE * 2):
         refuse_member(replace(MEMBER, samples_per_second=rate), "samples_per_second is")
+        refuse_member(replace(MEMBER, up=rate), "up is")
+        refuse_member(replace(MEMBER, down=rate), "down is")
+    for place in ("192.0.2.1", ":7", "192.0.2.1:0", "192.0.2.1:65536", "192.0.2.1:x", "é:7"):
+        refuse_member(replace(MEMBER, direct=(place,)), "direct address")
+
+
+def test_a_member_tells_of_its_link_and_where_its_direct_road_listens() -> None:
+    member = replace(MEMBER, direct=("192.0.2.1:7", "[2001:db8::1]:7"), up=2.5e5, down=1e6)
+    assert (
+        wire.decode_member(wire.seal("member", SIGN, wire.encode_member(member)), verify) == member
+    )
 
 
 def test_an_unknown_phase_is_refused() -> None:

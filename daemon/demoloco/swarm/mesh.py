@@ -19,7 +19,7 @@ from demoloco.swarm.fetching import Fetcher
 from demoloco.swarm.genesis import ask_seeds
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.lines import Lines
-from demoloco.swarm.port import Library, SwarmEvent, Traffic
+from demoloco.swarm.port import Library, Link, SwarmEvent, Traffic
 from demoloco.swarm.pulse import Pulse
 from demoloco.swarm.service import PeerService
 from demoloco.swarm.standing import Standing
@@ -81,6 +81,10 @@ class Mesh:
         here = self._here
         dropped, failed = (here.dropped, here.failed_calls) if here else (0, 0)
         return self._transport.meter.traffic(dropped, failed)
+
+    @property
+    def link(self) -> Link:
+        return Link()
 
     @property
     def restarts(self) -> int:

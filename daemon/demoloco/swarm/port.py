@@ -72,6 +72,14 @@ class Traffic:
     failed_calls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What this node's link carries, in bytes a second, as its transfers taught; 0 = not known."""
+
+    up: float = 0.0
+    down: float = 0.0
+
+
 class Library(Protocol):
     """What this node serves to others; implemented by the node over its store. Called in the node's
     loop."""
@@ -118,6 +126,9 @@ class Swarm(Protocol):
 
     @property
     def traffic(self) -> Traffic: ...
+
+    @property
+    def link(self) -> Link: ...
 
     def packets_received(self) -> tuple[int, int]:
         """Number of packets fetched, and their bytes on the wire with framing (as in Traffic)."""

@@ -50,6 +50,14 @@ class Refused(SwarmError):
         super().__init__(clean)
 
 
+class Busy(Refused):
+    """No upload slot is free; `body` (of `calls.encode_busy`) says who else holds the blob."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        super().__init__("busy: no upload slot is free")
+        self.body = body
+
+
 class Method(StrEnum):
     """The calls that peers answer; part of the protocol."""
 
@@ -71,7 +79,8 @@ class Outgoing(Protocol):
 
 
 class Service(Protocol):
-    """What answers when others call; raises Refused for what the caller should read."""
+    """What answers when others call; raises Refused for what the caller should read,
+    Busy where others may have it."""
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes: ...
 

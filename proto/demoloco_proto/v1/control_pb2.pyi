@@ -127,6 +127,13 @@ class StatusReply(google.protobuf.message.Message):
     PACKETS_RECEIVED_FIELD_NUMBER: builtins.int
     EVAL_LOSS_FIRST_FIELD_NUMBER: builtins.int
     SAMPLES_LEARNT_FIELD_NUMBER: builtins.int
+    K_FIELD_NUMBER: builtins.int
+    K_WHY_FIELD_NUMBER: builtins.int
+    UP_FIELD_NUMBER: builtins.int
+    DOWN_FIELD_NUMBER: builtins.int
+    TRAINING_SHARE_FIELD_NUMBER: builtins.int
+    ROUND_SECONDS_FIELD_NUMBER: builtins.int
+    EXCHANGE_SECONDS_FIELD_NUMBER: builtins.int
     peer_id: builtins.str
     run_id: builtins.str
     """hex"""
@@ -175,6 +182,19 @@ class StatusReply(google.protobuf.message.Message):
     eval_loss_first: builtins.float
     samples_learnt: builtins.int
     """as the worker counts them: samples_told + samples_owed"""
+    k: builtins.int
+    """coefficients a chunk in this node's packets now"""
+    k_why: builtins.str
+    """what made it so, in words"""
+    up: builtins.float
+    """bytes a second that the link carries, as measured; 0: not known"""
+    down: builtins.float
+    training_share: builtins.float
+    """of the time since the worker first trained, spent in inner steps"""
+    round_seconds: builtins.float
+    """between the last two rounds"""
+    exchange_seconds: builtins.float
+    """from the own packet to the round applied, the last time"""
     @property
     def addresses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """full multiaddrs with /p2p/"""
@@ -225,9 +245,16 @@ class StatusReply(google.protobuf.message.Message):
         packets_received: builtins.int = ...,
         eval_loss_first: builtins.float | None = ...,
         samples_learnt: builtins.int = ...,
+        k: builtins.int = ...,
+        k_why: builtins.str = ...,
+        up: builtins.float = ...,
+        down: builtins.float = ...,
+        training_share: builtins.float = ...,
+        round_seconds: builtins.float = ...,
+        exchange_seconds: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_eval_loss", b"_eval_loss", "_eval_loss_first", b"_eval_loss_first", "_eval_round", b"_eval_round", "_loss", b"_loss", "eval_loss", b"eval_loss", "eval_loss_first", b"eval_loss_first", "eval_round", b"eval_round", "loss", b"loss"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_eval_loss", b"_eval_loss", "_eval_loss_first", b"_eval_loss_first", "_eval_round", b"_eval_round", "_loss", b"_loss", "addresses", b"addresses", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compression", b"compression", "counters", b"counters", "device", b"device", "eval_loss", b"eval_loss", "eval_loss_first", b"eval_loss_first", "eval_round", b"eval_round", "fingerprint", b"fingerprint", "head", b"head", "home", b"home", "inner_step", b"inner_step", "inner_steps", b"inner_steps", "join_command", b"join_command", "loss", b"loss", "members", b"members", "method", b"method", "packet_bytes", b"packet_bytes", "packet_bytes_received", b"packet_bytes_received", "packets_received", b"packets_received", "parameters", b"parameters", "peer_id", b"peer_id", "phase", b"phase", "round", b"round", "rounds_contributed", b"rounds_contributed", "rounds_left_out", b"rounds_left_out", "run_id", b"run_id", "run_name", b"run_name", "samples_learnt", b"samples_learnt", "samples_owed", b"samples_owed", "samples_per_second", b"samples_per_second", "samples_told", b"samples_told", "task", b"task", "uptime_seconds", b"uptime_seconds", "version", b"version", "why", b"why"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_eval_loss", b"_eval_loss", "_eval_loss_first", b"_eval_loss_first", "_eval_round", b"_eval_round", "_loss", b"_loss", "addresses", b"addresses", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compression", b"compression", "counters", b"counters", "device", b"device", "down", b"down", "eval_loss", b"eval_loss", "eval_loss_first", b"eval_loss_first", "eval_round", b"eval_round", "exchange_seconds", b"exchange_seconds", "fingerprint", b"fingerprint", "head", b"head", "home", b"home", "inner_step", b"inner_step", "inner_steps", b"inner_steps", "join_command", b"join_command", "k", b"k", "k_why", b"k_why", "loss", b"loss", "members", b"members", "method", b"method", "packet_bytes", b"packet_bytes", "packet_bytes_received", b"packet_bytes_received", "packets_received", b"packets_received", "parameters", b"parameters", "peer_id", b"peer_id", "phase", b"phase", "round", b"round", "round_seconds", b"round_seconds", "rounds_contributed", b"rounds_contributed", "rounds_left_out", b"rounds_left_out", "run_id", b"run_id", "run_name", b"run_name", "samples_learnt", b"samples_learnt", "samples_owed", b"samples_owed", "samples_per_second", b"samples_per_second", "samples_told", b"samples_told", "task", b"task", "training_share", b"training_share", "up", b"up", "uptime_seconds", b"uptime_seconds", "version", b"version", "why", b"why"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_eval_loss", b"_eval_loss"]) -> typing.Literal["eval_loss"] | None: ...
     @typing.overload
@@ -251,6 +278,9 @@ class MemberStatus(google.protobuf.message.Message):
     SEEN_SECONDS_AGO_FIELD_NUMBER: builtins.int
     ME_FIELD_NUMBER: builtins.int
     ADDRESSES_FIELD_NUMBER: builtins.int
+    UP_FIELD_NUMBER: builtins.int
+    DOWN_FIELD_NUMBER: builtins.int
+    ROAD_FIELD_NUMBER: builtins.int
     peer_id: builtins.str
     round: builtins.int
     head: builtins.str
@@ -258,6 +288,11 @@ class MemberStatus(google.protobuf.message.Message):
     samples_per_second: builtins.float
     seen_seconds_ago: builtins.float
     me: builtins.bool
+    up: builtins.float
+    """as it says itself"""
+    down: builtins.float
+    road: builtins.str
+    """how blobs come from it: libp2p | grpc"""
     @property
     def addresses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -271,7 +306,10 @@ class MemberStatus(google.protobuf.message.Message):
         seen_seconds_ago: builtins.float = ...,
         me: builtins.bool = ...,
         addresses: collections.abc.Iterable[builtins.str] | None = ...,
+        up: builtins.float = ...,
+        down: builtins.float = ...,
+        road: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "head", b"head", "me", b"me", "peer_id", b"peer_id", "phase", b"phase", "round", b"round", "samples_per_second", b"samples_per_second", "seen_seconds_ago", b"seen_seconds_ago"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "down", b"down", "head", b"head", "me", b"me", "peer_id", b"peer_id", "phase", b"phase", "road", b"road", "round", b"round", "samples_per_second", b"samples_per_second", "seen_seconds_ago", b"seen_seconds_ago", "up", b"up"]) -> None: ...
 
 Global___MemberStatus: typing_extensions.TypeAlias = MemberStatus

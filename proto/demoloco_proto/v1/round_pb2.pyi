@@ -190,6 +190,9 @@ class Member(google.protobuf.message.Message):
     SEQUENCE_FIELD_NUMBER: builtins.int
     SAMPLES_PER_SECOND_FIELD_NUMBER: builtins.int
     SOFTWARE_FIELD_NUMBER: builtins.int
+    DIRECT_FIELD_NUMBER: builtins.int
+    UP_FIELD_NUMBER: builtins.int
+    DOWN_FIELD_NUMBER: builtins.int
     version: builtins.int
     peer: builtins.bytes
     run: builtins.bytes
@@ -199,6 +202,9 @@ class Member(google.protobuf.message.Message):
     samples_per_second: builtins.float
     software: builtins.str
     """at most 64 characters"""
+    up: builtins.float
+    """bytes a second that its link carries, as measured; 0: not known"""
+    down: builtins.float
     @property
     def addresses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """multiaddrs, at most 16 of at most 256 characters"""
@@ -206,6 +212,10 @@ class Member(google.protobuf.message.Message):
     @property
     def head(self) -> Global___Head:
         """absent while joining"""
+
+    @property
+    def direct(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """where its gRPC road listens, host:port; at most 16"""
 
     def __init__(
         self,
@@ -219,9 +229,12 @@ class Member(google.protobuf.message.Message):
         sequence: builtins.int = ...,
         samples_per_second: builtins.float = ...,
         software: builtins.str = ...,
+        direct: collections.abc.Iterable[builtins.str] | None = ...,
+        up: builtins.float = ...,
+        down: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["head", b"head"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "head", b"head", "peer", b"peer", "phase", b"phase", "run", b"run", "samples_per_second", b"samples_per_second", "sequence", b"sequence", "software", b"software", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "direct", b"direct", "down", b"down", "head", b"head", "peer", b"peer", "phase", b"phase", "run", b"run", "samples_per_second", b"samples_per_second", "sequence", b"sequence", "software", b"software", "up", b"up", "version", b"version"]) -> None: ...
 
 Global___Member: typing_extensions.TypeAlias = Member
 
@@ -340,18 +353,24 @@ class Announcement(google.protobuf.message.Message):
 
     RUN_FIELD_NUMBER: builtins.int
     OFFERS_FIELD_NUMBER: builtins.int
+    HEARD_FIELD_NUMBER: builtins.int
     run: builtins.bytes
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Offer]:
         """packets that the sender holds, at most 256"""
+
+    @property
+    def heard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Offer]:
+        """packets that it has heard of and does not hold, at most 256"""
 
     def __init__(
         self,
         *,
         run: builtins.bytes = ...,
         offers: collections.abc.Iterable[Global___Offer] | None = ...,
+        heard: collections.abc.Iterable[Global___Offer] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["offers", b"offers", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["heard", b"heard", "offers", b"offers", "run", b"run"]) -> None: ...
 
 Global___Announcement: typing_extensions.TypeAlias = Announcement
 
@@ -532,6 +551,26 @@ class BlobRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["digest", b"digest", "offset", b"offset", "run", b"run"]) -> None: ...
 
 Global___BlobRequest: typing_extensions.TypeAlias = BlobRequest
+
+@typing.final
+class Busy(google.protobuf.message.Message):
+    """The peer has no upload slot free; these hold the blob too, as far as it knows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOLDERS_FIELD_NUMBER: builtins.int
+    @property
+    def holders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """peer ids, raw, at most 16"""
+
+    def __init__(
+        self,
+        *,
+        holders: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holders", b"holders"]) -> None: ...
+
+Global___Busy: typing_extensions.TypeAlias = Busy
 
 @typing.final
 class BlobChunk(google.protobuf.message.Message):
