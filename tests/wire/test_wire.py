@@ -256,9 +256,7 @@ def test_a_member_is_held_to_its_bounds() -> None:
 
 def test_a_member_tells_of_its_link_and_where_its_direct_road_listens() -> None:
     member = replace(MEMBER, direct=("192.0.2.1:7", "[2001:db8::1]:7"), up=2.5e5, down=1e6)
-    assert (
-        wire.decode_member(wire.seal("member", SIGN, wire.encode_member(member)), verify) == member
-    )
+    assert wire.decode_member(sealed_member(member), verify) == member
 
 
 def test_an_unknown_phase_is_refused() -> None:
