@@ -10,9 +10,11 @@ import random
 from dataclasses import replace
 from unittest import mock
 
+from benchmarks.simulator.node import SimNode
+from benchmarks.simulator.parts import Faults
+from benchmarks.simulator.world import World
 from demoloco.rounds import decide
 from demoloco.rounds.events import LeaveRequested
-from tests.sim import Faults, SimNode, World
 
 TROUBLE_SECONDS = 300.0
 HEAL_SECONDS = 90.0

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from benchmarks.simulator.parts import GENESIS, RUN, digest
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS, MAX_TRIES, Settings
 from demoloco.rounds.machine import Machine
 from demoloco.rounds.rules import Pace, entries_of, head_of, rank_of, succession
 from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
-from tests.sim import GENESIS, RUN, digest
 
 ME = PeerId("me")
 PACE = Pace(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import fields
 
+from benchmarks.simulator.parts import RUN
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.types import Digest, Draft, Head, Manifest, Member, Offer, Phase
-from tests.sim import RUN
 
 LEFT_OUT = {"size", "run", "parent", "state", "fingerprint"}
 RARE = {"lost", "told", "untold", "unknown"}  # shown where there is something to show

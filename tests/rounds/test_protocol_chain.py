@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.simulator.parts import digest
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.decide import MAX_REPLAY
@@ -22,7 +23,6 @@ from tests.rounds.desk import (
     member,
     offer,
 )
-from tests.sim import digest
 
 FOUNDER = PeerId("founder")
 

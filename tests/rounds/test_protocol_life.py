@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.simulator.parts import digest
+from benchmarks.simulator.world import World
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS
@@ -17,7 +19,6 @@ from tests.rounds.desk import (
     member,
     offer,
 )
-from tests.sim import World, digest
 
 FOUNDER = PeerId("founder")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from benchmarks.simulator.parts import digest
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.chain import KEEP_ROUNDS, MAX_BESIDE
@@ -20,7 +21,6 @@ from tests.rounds.desk import (
     member,
     offer,
 )
-from tests.sim import digest
 
 FOUNDER = PeerId("founder")
 

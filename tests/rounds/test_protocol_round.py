@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.simulator.parts import digest
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS, MAX_TRIES
@@ -23,7 +24,6 @@ from tests.rounds.desk import (
     manifest,
     offer,
 )
-from tests.sim import digest
 
 TURN = PACE.succession_seconds
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from benchmarks.simulator.parts import Faults, digest
+from benchmarks.simulator.world import World
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import MIN_WEIGHT, entries_of, float32, head_of
 from demoloco.types import Manifest
 from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
-from tests.sim import Faults, World, digest
 
 FOUNDER = PeerId("founder")
 

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulator.node import HEARTBEAT, LEAVE_SECONDS
+from benchmarks.simulator.parts import PACE, Faults
+from benchmarks.simulator.world import World
 from demoloco.rounds import decide
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
@@ -15,8 +18,6 @@ from demoloco.rounds.rules import succession
 from demoloco.types import PeerId
 from tests import schedule
 from tests.schedule import alive, assert_one_chain, rounds
-from tests.sim import HEARTBEAT, LEAVE_SECONDS, Faults, World
-from tests.sim_parts import PACE
 
 
 def test_one_node_alone_goes_on() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.simulator.parts import Faults, digest
+from benchmarks.simulator.world import World
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.decide import MAX_REPLAY
 from demoloco.rounds.rules import head_of
 from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
 from tests.rounds.scribe import Scribe
-from tests.sim import Faults, World, digest
 
 TEXTS = Path(__file__).parent / "transcripts"
 Scene = Callable[[], Scribe]
