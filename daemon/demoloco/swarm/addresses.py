@@ -96,6 +96,11 @@ def is_direct_tcp(address: str) -> bool:
     return len(parts) == 5 and parts[1] in ("ip4", "ip6") and parts[3] == "tcp"
 
 
+def is_direct_ip(address: str) -> bool:
+    """Whether it begins with an IP address and goes through no relay."""
+    return address.startswith(("/ip4/", "/ip6/")) and "/p2p-circuit" not in address
+
+
 def is_loopback(address: str) -> bool:
     """Whether nobody but this machine can dial it."""
     return address.startswith(("/ip4/127.", "/ip6/::1/"))

@@ -188,6 +188,12 @@ class HivemindTransport:
         except (P2PDaemonError, OSError, EOFError) as error:
             raise self._lost(peer, error) from error
 
+    async def observed(self, peer: PeerId) -> str | None:
+        try:
+            return await p2pd.remote_address(self._up, peer)
+        except (P2PDaemonError, OSError, EOFError) as error:
+            raise fault_of(str(error)) from error
+
     async def advertise(self, run: Digest, record: bytes) -> None:
         if self._hints is not None:
             p2pd.forget_finished_calls(self._up)

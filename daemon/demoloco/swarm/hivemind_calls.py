@@ -52,6 +52,12 @@ class PeerCalls(ServicerBase):  # type: ignore[misc]
     async def rpc_gift(self, request: Message, context: P2PContext) -> Message:
         return self._answer(Method.GIFT, request, context)
 
+    async def rpc_probe(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.PROBE, request, context)
+
+    async def rpc_dial_back(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.DIAL_BACK, request, context)
+
     def _answer(self, method: Method, request: Message, context: P2PContext) -> Message:
         peer = PeerId(context.remote_id.to_base58())
         try:

@@ -252,6 +252,13 @@ async def is_connected(p2p: CountingP2P, peer: PeerId) -> bool:
     return any(one.peer_id.to_base58() == peer for one in there)
 
 
+async def remote_address(p2p: CountingP2P, peer: PeerId) -> str | None:
+    """Where a connected peer is seen, through a relay only if there is no direct connection."""
+    there = await _to_its_end(p2p, p2p.list_peers())
+    seen = [str(at) for one in there if one.peer_id.to_base58() == peer for at in one.addrs]
+    return min(seen, key=lambda one: "/p2p-circuit" in one, default=None)
+
+
 async def connect(p2p: CountingP2P, peer: PeerId, addresses: Sequence[str]) -> None:
     """Dial; raises hivemind's errors."""
     dialled = [Multiaddr(address) for address in addresses]

@@ -153,6 +153,9 @@ class MemoryTransport:
         finally:
             outgoing.close()
 
+    async def observed(self, peer: PeerId) -> str | None:
+        return None
+
     async def advertise(self, run: Digest, record: bytes) -> None:
         self._network.board.setdefault(run, {})[self.peer_id] = record
 

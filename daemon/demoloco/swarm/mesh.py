@@ -15,6 +15,7 @@ from contextlib import aclosing
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
 from demoloco.swarm.addresses import PeerAddress
+from demoloco.swarm.dial_back import DialBacks
 from demoloco.swarm.fetching import Fetcher
 from demoloco.swarm.genesis import ask_seeds
 from demoloco.swarm.identity import Identity, verify
@@ -119,7 +120,8 @@ class Mesh:
         self._lines = Lines(here, self._transport, self._timing, self._tasks)
         self._fetcher = Fetcher(here, self._lines.frames, self._timing)
         self._pulse = Pulse(here, self._transport, self._lines, self._tasks, seeds, self._timing)
-        await self._transport.start(PeerService(here))
+        dial_backs = DialBacks(self._transport.observed, self._tasks, here.now)
+        await self._transport.start(PeerService(here, dial_backs))
         self._here = here
         self._pulse.start()
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
 from demoloco.swarm.allowance import Allowance
+from demoloco.swarm.dial_back import DialBacks, decode_dial_back_request, encode_dial_back_reply
 from demoloco.swarm.identity import verify
 from demoloco.swarm.port import BlobReader, ManifestHeard, OffersHeard
+from demoloco.swarm.probing import Probes
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.transport import Method, Refused
 from demoloco.types import Digest, PeerId, short
@@ -57,8 +59,10 @@ class BlobStream:
 class PeerService:
     """Answers for one node."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Standing, dial_backs: DialBacks | None = None) -> None:
         self._standing = standing
+        self._dial_backs = dial_backs
+        self._probes = Probes(standing.now)
         self._streams: Counter[PeerId] = Counter()
         self._allowance = Allowance(
             a_second=CALLS_A_SECOND, at_once=CALLS_AT_ONCE, now=standing.now
@@ -71,11 +75,13 @@ class PeerService:
             Method.MANIFESTS: self._on_manifests,
             Method.SNAPSHOT: self._on_snapshot,
             Method.GIFT: self._on_gift,
+            Method.PROBE: self._on_probe,
+            Method.DIAL_BACK: self._on_dial_back,
         }
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
         """Raises: Refused."""
-        self._check_allowance(peer, body)
+        self._check_allowance(peer, b"" if method is Method.PROBE else body)
         if len(body) > calls.MAX_REQUEST_BYTES:
             raise self._drop(peer, f"a request of {len(body)} bytes")
         try:
@@ -181,6 +187,17 @@ class PeerService:
         if gift is None:
             raise Refused("it has no gift for joiners now")
         return calls.encode_gift_reply(gift)
+
+    def _on_probe(self, peer: PeerId, body: bytes) -> bytes:
+        if self._streams.total():
+            raise Refused("busy: it sends blobs to members now")
+        return self._probes.answer(peer, body)
+
+    def _on_dial_back(self, peer: PeerId, body: bytes) -> bytes:
+        port = decode_dial_back_request(body)
+        if self._dial_backs is None:
+            raise Refused("it dials nobody back")
+        return encode_dial_back_reply(self._dial_backs.ask(peer, port))
 
     def _check_run(self, peer: PeerId, run: Digest) -> None:
         here = self._standing.run

@@ -68,6 +68,8 @@ class Method(StrEnum):
     MANIFESTS = "manifests"
     SNAPSHOT = "snapshot"
     GIFT = "gift"
+    PROBE = "probe"
+    DIAL_BACK = "dial_back"
 
 
 class Outgoing(Protocol):
@@ -148,6 +150,10 @@ class Transport(Protocol):
 
         Raises: Unreachable, Refused.
         """
+        ...
+
+    async def observed(self, peer: PeerId) -> str | None:
+        """The multiaddr from which a connected peer is seen; None if the road cannot tell."""
         ...
 
     async def advertise(self, run: Digest, record: bytes) -> None:

@@ -593,3 +593,80 @@ class BlobChunk(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["data", b"data", "last", b"last", "offset", b"offset"]) -> None: ...
 
 Global___BlobChunk: typing_extensions.TypeAlias = BlobChunk
+
+@typing.final
+class ProbeRequest(google.protobuf.message.Message):
+    """A piece of a measurement of the link between two peers; needs no run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WANTED_FIELD_NUMBER: builtins.int
+    FILLER_FIELD_NUMBER: builtins.int
+    wanted: builtins.int
+    """bytes of filler to answer with, at most 256 KiB"""
+    filler: builtins.bytes
+    """of no meaning, at most 256 KiB"""
+    def __init__(
+        self,
+        *,
+        wanted: builtins.int = ...,
+        filler: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filler", b"filler", "wanted", b"wanted"]) -> None: ...
+
+Global___ProbeRequest: typing_extensions.TypeAlias = ProbeRequest
+
+@typing.final
+class ProbeReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILLER_FIELD_NUMBER: builtins.int
+    filler: builtins.bytes
+    def __init__(
+        self,
+        *,
+        filler: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filler", b"filler"]) -> None: ...
+
+Global___ProbeReply: typing_extensions.TypeAlias = ProbeReply
+
+@typing.final
+class DialBackRequest(google.protobuf.message.Message):
+    """Can the answering peer open a connection to the caller? It tries the IP address from which it sees
+    the caller connected, and no other; asked again, it tells how far it is.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: builtins.int
+    port: builtins.int
+    """TCP, 1 to 65535"""
+    def __init__(
+        self,
+        *,
+        port: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["port", b"port"]) -> None: ...
+
+Global___DialBackRequest: typing_extensions.TypeAlias = DialBackRequest
+
+@typing.final
+class DialBackReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OBSERVED_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    observed: builtins.str
+    """multiaddr from which the caller is seen; at most 256 characters"""
+    outcome: builtins.str
+    """trying | open | refused | silent | stranger | relayed | unknown"""
+    def __init__(
+        self,
+        *,
+        observed: builtins.str = ...,
+        outcome: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["observed", b"observed", "outcome", b"outcome"]) -> None: ...
+
+Global___DialBackReply: typing_extensions.TypeAlias = DialBackReply
