@@ -152,6 +152,27 @@ def leave(
             print("the node is gone", file=sys.stderr)
 
 
+@app.command()
+def doctor(
+    peer: Annotated[
+        str, typer.Option("--peer", metavar="ADDR", help="A peer to try: its full multiaddr.")
+    ] = "",
+    home: Home = None,
+    node: Node = None,
+    listen: Annotated[
+        list[str] | None, typer.Option("--listen", metavar="ADDR", help="As demoloco-node's.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON, with all facts.")] = False,
+) -> None:
+    """Examine this machine, and the way to a peer; no node needs to run."""
+    from demoloco_client import paths
+    from demoloco_client.doctor import Wish, run
+
+    chosen = _home_meant(home, node) or paths.default_home()
+    wish = Wish(home=chosen.expanduser(), listen=tuple(listen or ()), peer=peer)
+    raise typer.Exit(run(wish, json_wanted=json))
+
+
 def _watch_screen(client: NodeClient, interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
@@ -163,15 +184,19 @@ def _watch_screen(client: NodeClient, interval: float) -> None:
             live.update(render.status_screen(reply), refresh=True)
 
 
-def _connected(home: Path | None, node: str | None) -> NodeClient:
+def _home_meant(home: Path | None, node: str | None) -> Path | None:
     from demoloco_client import paths
 
     if home is not None and node is not None:
         raise typer.BadParameter("give --home or --node, not both")
     try:
-        chosen = paths.home_of(node) if node is not None else home
+        return paths.home_of(node) if node is not None else home
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _connected(home: Path | None, node: str | None) -> NodeClient:
+    chosen = _home_meant(home, node)
     from demoloco_client.sdk import ClientError, NodeClient
 
     try:

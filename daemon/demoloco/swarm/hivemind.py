@@ -188,6 +188,16 @@ class HivemindTransport:
         except (P2PDaemonError, OSError, EOFError) as error:
             raise self._lost(peer, error) from error
 
+    async def own_addresses(self) -> tuple[str, ...]:
+        """What p2pd shows now: a port that the router gave comes some seconds after the start.
+
+        Raises: Unreachable."""
+        try:
+            self._addresses = await p2pd.visible_addresses(self._up)
+        except (P2PDaemonError, OSError, EOFError) as error:
+            raise fault_of(str(error)) from error
+        return self._addresses
+
     async def observed(self, peer: PeerId) -> str | None:
         try:
             return await p2pd.remote_address(self._up, peer)
