@@ -22,7 +22,7 @@ from rich.text import Text
 
 EXAMINE = (sys.executable, "-m", "demoloco.doctor")
 FAILED, INTERRUPTED = 1, 130
-END_SECONDS = 15.0
+END_SECONDS = 25.0
 VERSION = 1
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 NAME_WIDTH = 9
@@ -106,12 +106,16 @@ def _conclude(found: list[Finding], wish: Wish, json_wanted: bool) -> None:
 
 
 class _Examination:
-    """The process that examines; the terminal's Ctrl-C reaches it too."""
+    """The process that examines, in a group of its own: the terminal's Ctrl-C is for this one."""
 
     def __init__(self, command: Sequence[str]) -> None:
         leash = [sys.executable, "-m", "demoloco_client.leash", str(os.getpid())]
         self._process = subprocess.Popen(
-            [*leash, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            [*leash, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
         )
 
     def findings(self) -> Iterator[Finding]:

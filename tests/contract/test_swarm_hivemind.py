@@ -20,9 +20,12 @@ from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from demoloco.bounds import peer_to_raw
+from demoloco.doctor.probing.link import probe_link
+from demoloco.doctor.probing.peer import probe_dial_back
 from demoloco.errors import ConfigError, SwarmError
 from demoloco.swarm.framing import Kind, read_frame
 from demoloco.swarm.hivemind import BLOBS, HivemindSwarm
+from demoloco.swarm.hivemind_calls import NAMESPACE
 from demoloco.swarm.hivemind_hints import (
     MAX_RECORD_BYTES,
     MAX_RECORD_SECONDS,
@@ -93,6 +96,41 @@ async def test_a_killed_p2pd_is_rebuilt_at_the_same_address_and_works(lab: Hivem
     assert first.swarm.addresses == old_address
     await second.hears_anew(MemberSeen, lambda e: e.member.peer == first.peer)
     assert await second.swarm.fetch(blob, [first.peer]) == bytes(1000)
+
+
+async def test_a_connected_peer_is_seen_and_dialled_back_where_it_listens(
+    lab: HivemindLab,
+) -> None:
+    first, second = await two(lab)
+    road = second.swarm.transport
+    seen = await first.swarm.transport.observed(second.peer)
+    assert seen is not None
+    assert seen.startswith("/ip4/127.0.0.1/tcp/")
+    assert await road.observed(Identity.new().peer_id) is None
+    assert await road.own_addresses() == second.swarm.addresses
+
+    found = await probe_dial_back(road, first.peer, int(second.swarm.addresses[0].split("/")[4]))
+    assert (found["outcome"], found["observed_host"]) == ("open", "127.0.0.1")
+    assert (await probe_dial_back(road, first.peer, 1))["outcome"] == "refused"
+
+
+async def test_the_link_to_a_peer_is_measured_both_ways(lab: HivemindLab) -> None:
+    first, second = await two(lab)
+    found = await probe_link(second.swarm.transport, first.peer)
+    assert found["error"] == ""
+    assert min(found["up"], found["down"]) > 0
+
+
+async def test_a_peer_that_does_not_know_a_call_is_an_older_one(lab: HivemindLab) -> None:
+    older = lab.node()
+    await older.start()
+    name = f"{NAMESPACE}::PeerCalls.rpc_probe"
+    await older.swarm.transport._p2p._client.remove_unary_handler(name)
+    newer = lab.node()
+    await newer.start()
+    await newer.swarm.transport.connect(older.peer, older.swarm.addresses, DEADLINE_SECONDS)
+    found = await probe_link(newer.swarm.transport, older.peer)
+    assert found["old"] is True, found
 
 
 CHILD = """

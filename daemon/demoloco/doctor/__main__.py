@@ -39,15 +39,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _examine(plan: Plan) -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _end_at_the_first_signal()
     failed = False
     async with aclosing(examine(plan)) as findings:
         async for finding in findings:
             failed |= finding.verdict.level is Level.FAIL
             print(json.dumps(as_json(finding)), flush=True)
     return FAILED if failed else DONE
+
+
+def _end_at_the_first_signal() -> None:
+    """Later ones change nothing: what was started is being ended."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def end() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end)
 
 
 def as_json(finding: Finding) -> dict[str, object]:

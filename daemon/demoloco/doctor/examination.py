@@ -27,7 +27,8 @@ from demoloco.doctor.plan import Plan
 from demoloco.doctor.words import Facts, Verdict, fail
 
 CHILD = (sys.executable, "-m", "demoloco.doctor.child")
-END_SECONDS = 3.0
+END_SECONDS = 8.0
+"""p2pd, that one of them may have started, is given five."""
 
 Lanes = Sequence[Sequence[Probe]]
 
