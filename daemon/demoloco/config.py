@@ -49,6 +49,7 @@ RUN_BOUNDS: Mapping[str, Bounds] = {
     "snapshot_every": (1, 1_000_000),
 }
 NODE_BOUNDS: Mapping[str, Bounds] = {
+    "direct_port": (0, 65_535),
     "threads": (0, 4096),
     "accumulate": (1, 2**20),
     "checkpoint_share": (0.0001, 1),
@@ -61,6 +62,7 @@ RUN_CHOICES: Mapping[str, Sequence[object]] = {
     "bits": (1, 2, 4, 8),
 }
 NODE_CHOICES: Mapping[str, Sequence[object]] = {
+    "exchange": ("auto", "libp2p", "grpc"),
     "log_format": ("text", "json"),
     "log_level": ("debug", "info", "warning"),
 }
@@ -149,6 +151,11 @@ class NodeConfig:
     """Multiaddrs to listen on; port 0 = the port of the last start, or any."""
     announce: tuple[str, ...] = ()
     """Multiaddrs to tell others instead of the ones found."""
+    exchange: str = "auto"
+    """How blobs travel. auto: over libp2p or gRPC, whichever is faster for each peer | libp2p: no
+    direct road | grpc: over the direct road only."""
+    direct_port: int = 0
+    """TCP port of the direct road (gRPC); 0 = any free one. Others must reach it to use it."""
     device: str = "auto"
     """auto | cpu | cuda | cuda:<number> | mps"""
     threads: int = 0

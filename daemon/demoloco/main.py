@@ -60,6 +60,7 @@ def _run(settings: Settings, config: NodeConfig) -> int:
 
     configure_logging(format=config.log_format, level=config.log_level)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve the worker
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers at the direct road fill no log
     node = Node(settings, _hivemind_swarm)
     uvloop.run(node.run())
     return FORCED if node.forced else DONE
@@ -79,7 +80,7 @@ def _check_addresses(config: NodeConfig) -> None:
 def _hivemind_swarm(
     identity: Identity, config: NodeConfig, listen: tuple[str, ...], known: tuple[str, ...]
 ) -> Swarm:
-    from demoloco.swarm.hivemind import HivemindSwarm  # takes seconds to import
+    from demoloco.swarm.hivemind import HivemindSwarm, Options  # takes seconds to import
 
     return HivemindSwarm(
         identity,
@@ -87,6 +88,7 @@ def _hivemind_swarm(
         announce=config.announce,
         seeds=config.peers,
         known_members=known,
+        options=Options(exchange=config.exchange, direct_port=config.direct_port),
     )
 
 
@@ -100,6 +102,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "home": arguments.home,
         "listen": _many(arguments.listen),
         "announce": _many(arguments.announce),
+        "exchange": arguments.exchange,
         "task": arguments.task,
         "device": arguments.device,
         "stop_after": arguments.stop_after,
@@ -130,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--home", type=Path, metavar="DIR", help="everything that the node keeps")
     add("--listen", nargs="+", action="append", metavar="ADDR", help="multiaddrs to listen on")
     add("--announce", nargs="+", action="append", metavar="ADDR", help="multiaddrs to tell others")
+    add("--exchange", metavar="ROAD", help="how blobs travel: auto, libp2p or grpc")
     add("--task", metavar="NAME", help="a built-in task (lm), or module:attr")
     add("--config", type=Path, metavar="FILE", help="a TOML file of settings")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")

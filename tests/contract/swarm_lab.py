@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -12,12 +13,15 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from demoloco.errors import StoreError
+from demoloco.swarm.addresses import parse_peer
 from demoloco.swarm.hivemind import HivemindSwarm, Options
 from demoloco.swarm.hivemind_p2pd import LOOPBACK
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.memory import MemoryNetwork, MemorySwarm
+from demoloco.swarm.memory import MemoryNetwork, MemorySwarm, MemoryTransport
 from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.port import MemberSeen, SwarmEvent
+from demoloco.swarm.roads import Wish
+from demoloco.swarm.roads_mesh import RoadsMesh
 from demoloco.swarm.timing import Timing
 from demoloco.types import (
     BlobRef,
@@ -219,6 +223,8 @@ class MemoryLab:
 
 
 class HivemindLab:
+    exchange = "libp2p"
+
     def __init__(self, home: Path) -> None:
         self.home = home
         self.nodes: list[Node] = []
@@ -234,13 +240,15 @@ class HivemindLab:
             identity,
             listen=listen,
             seeds=seeds,
-            options=Options(timing=self.timing, reach=LOOPBACK),
+            options=Options(timing=self.timing, reach=LOOPBACK, exchange=self.exchange),
             **options,
         )
         self.nodes.append(Node(swarm))
         return self.nodes[-1]
 
     async def kill(self, node: Node) -> None:
+        if node.swarm.roads is not None:
+            await node.swarm.roads.listener.stop()
         transport = node.swarm.transport
         assert transport._watching is not None
         transport._watching.cancel()
@@ -250,6 +258,49 @@ class HivemindLab:
 
     async def close(self) -> None:
         await asyncio.gather(*(node.swarm.stop() for node in self.nodes))
+
+
+class GrpcLab(MemoryLab):
+    """Words over the memory network, blobs over gRPC on 127.0.0.1, and nothing else."""
+
+    exchange = "grpc"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.numbers = itertools.count(1)
+        self.nobody = "/ip4/127.0.0.1/tcp/65535"
+
+    def node(self, *seeds: str, **options: Any) -> Node:
+        identity = options.pop("identity", None) or Identity.new()
+        address = options.pop("address", "") or f"/ip4/127.0.0.1/tcp/{next(self.numbers)}"
+        transport = MemoryTransport(self.network, identity.peer_id, address)
+        swarm = RoadsMesh(
+            identity,
+            transport,
+            Wish(exchange=self.exchange, port=options.pop("port", 0)),
+            seeds=list(map(parse_peer, seeds)),
+            known=list(map(parse_peer, options.pop("known_members", ()))),
+            timing=options.pop("timing", TIMING),
+            **options,
+        )
+        self.nodes.append(Node(swarm))
+        return self.nodes[-1]
+
+    async def kill(self, node: Node) -> None:
+        await super().kill(node)
+        await node.swarm.roads.listener.stop()
+
+
+class AutoLab(GrpcLab):
+    """Blobs over either road, as measured."""
+
+    exchange = "auto"
+
+
+class HivemindGrpcLab(HivemindLab):
+    """Words over libp2p, blobs over gRPC alone."""
+
+    exchange = "grpc"
 
 
 async def met(*nodes: Node) -> None:

@@ -19,6 +19,9 @@ from demoloco.types import BlobRef, Gift, Head, Phase, Round, Snapshot
 from demoloco.wire import digest_of
 from tests.contract.swarm_lab import (
     HIVEMIND_WARNINGS,
+    AutoLab,
+    GrpcLab,
+    HivemindGrpcLab,
     HivemindLab,
     Lab,
     MemoryLab,
@@ -31,11 +34,19 @@ from tests.contract.swarm_lab import (
 
 pytestmark = HIVEMIND_WARNINGS
 
-LABS = {"memory": MemoryLab, "hivemind": HivemindLab}
+LABS = {
+    "memory": MemoryLab,
+    "hivemind": HivemindLab,
+    "grpc": GrpcLab,
+    "auto": AutoLab,
+    "hivemind-grpc": HivemindGrpcLab,
+}
+BRIEF = ("memory", "hivemind", "grpc")
+PARAMS = [pytest.param(one, marks=() if one in BRIEF else pytest.mark.slow) for one in LABS]
 BLOB = bytes(range(256)) * 4096  # 1 MiB: four chunks
 
 
-@pytest.fixture(params=LABS)
+@pytest.fixture(params=PARAMS)
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lab]:
     lab = LABS[request.param](tmp_path)
     yield lab

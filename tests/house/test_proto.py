@@ -44,7 +44,8 @@ def generated(path: Path, suffix: str) -> ModuleType:
 
 
 def test_there_are_protos() -> None:
-    assert [path.name for path in PROTOS] == ["control.proto", "packet.proto", "round.proto"]
+    names = ["control.proto", "exchange.proto", "packet.proto", "round.proto"]
+    assert [path.name for path in PROTOS] == names
 
 
 @pytest.mark.parametrize("path", PROTOS, ids=str)

@@ -194,6 +194,9 @@ class SilentSwarm:
     def packets_received(self) -> tuple[int, int]:
         return 0, 0
 
+    def road(self, peer: PeerId) -> str:
+        return "libp2p"
+
     def known_addresses(self) -> tuple[str, ...]:
         return ()
 

@@ -34,6 +34,7 @@ class MemberStatus:
     seen_seconds_ago: float = 0.0
     me: bool = False
     addresses: tuple[str, ...] = ()
+    road: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -196,6 +196,7 @@ class Report:
                 samples_per_second=member.samples_per_second,
                 seen_seconds_ago=now - seen,
                 addresses=member.addresses,
+                road=self._swarm.road(member.peer),
             )
             for member, seen in self._members.values()
         )

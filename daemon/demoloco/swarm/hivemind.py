@@ -28,6 +28,7 @@ from demoloco.swarm.addresses import (
     tcp_host_port,
     with_port,
 )
+from demoloco.swarm.direct import hosts_of
 from demoloco.swarm.faults import fault_of
 from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
 from demoloco.swarm.hivemind_calls import ANSWERED, NAMESPACE, Message, PeerCalls
@@ -36,8 +37,9 @@ from demoloco.swarm.hivemind_p2pd import LOOPBACK, CountingP2P, Reach
 from demoloco.swarm.hivemind_streams import Streams
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.knocking import knock
-from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.ports import check_free
+from demoloco.swarm.roads import Wish
+from demoloco.swarm.roads_mesh import RoadsMesh
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,
@@ -332,9 +334,13 @@ class Options:
     timing: Timing = field(default_factory=Timing)
     reach: Reach | None = None
     """None = LOOPBACK for a node that listens on loopback only, else Reach()."""
+    exchange: str = "libp2p"
+    """How blobs travel: auto | libp2p | grpc."""
+    direct_port: int = 0
+    """Where the direct road listens, TCP; 0 = any free port."""
 
 
-class HivemindSwarm(Mesh):
+class HivemindSwarm(RoadsMesh):
     """A node's swarm over libp2p; lives in the caller's loop."""
 
     def __init__(
@@ -353,9 +359,14 @@ class HivemindSwarm(Mesh):
         options = options or Options()
         reach = options.reach or (LOOPBACK if all(map(is_loopback, listen)) else Reach())
         self.transport = HivemindTransport(identity, listen, announce, reach)
+        wish = None
+        if options.exchange != "libp2p":
+            hosts = hosts_of(map(parse_listen, listen))
+            wish = Wish(exchange=options.exchange, port=options.direct_port, hosts=hosts)
         super().__init__(
             identity,
             self.transport,
+            wish,
             seeds=[parse_peer(seed) for seed in seeds],
             known=[parse_peer(one) for one in known_members],
             timing=options.timing,

@@ -92,6 +92,9 @@ class Mesh:
         """How often the transport died and was rebuilt."""
         return self._transport.restarts
 
+    def road(self, peer: PeerId) -> str:
+        return "libp2p"
+
     def packets_received(self) -> tuple[int, int]:
         return (self._fetcher.packets, self._fetcher.packet_bytes) if self._here else (0, 0)
 

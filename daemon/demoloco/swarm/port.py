@@ -130,6 +130,10 @@ class Swarm(Protocol):
     @property
     def link(self) -> Link: ...
 
+    def road(self, peer: PeerId) -> str:
+        """How blobs come from this peer now: libp2p | grpc."""
+        ...
+
     def packets_received(self) -> tuple[int, int]:
         """Number of packets fetched, and their bytes on the wire with framing (as in Traffic)."""
         ...

@@ -14,6 +14,7 @@ from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
 from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.dial_back import DialBacks, decode_dial_back_request, encode_dial_back_reply
+from demoloco.swarm.direct import DirectOffer, decode_direct
 from demoloco.swarm.identity import verify
 from demoloco.swarm.port import BlobReader, ManifestHeard, OffersHeard
 from demoloco.swarm.probing import Probes
@@ -77,7 +78,9 @@ class PeerService:
             Method.GIFT: self._on_gift,
             Method.PROBE: self._on_probe,
             Method.DIAL_BACK: self._on_dial_back,
+            Method.DIRECT: self._on_direct,
         }
+        self.direct: Callable[[PeerId, DirectOffer], bytes] | None = None
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
         """Raises: Refused."""
@@ -198,6 +201,13 @@ class PeerService:
         if self._dial_backs is None:
             raise Refused("it dials nobody back")
         return encode_dial_back_reply(self._dial_backs.ask(peer, port))
+
+    def _on_direct(self, peer: PeerId, body: bytes) -> bytes:
+        run, offer = decode_direct(body)
+        self._check_run(peer, run)
+        if self.direct is None:
+            raise Refused("it offers no direct road")
+        return self.direct(peer, offer)
 
     def _check_run(self, peer: PeerId, run: Digest) -> None:
         here = self._standing.run

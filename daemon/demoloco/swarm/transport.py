@@ -1,17 +1,18 @@
 """The road under a swarm: it carries bytes between peers and knows nothing of what they mean.
 
 Rule: every call has a deadline, and every foreign exception ends here as Unreachable or Refused.
-libp2p and the memory network are the two roads; `mesh.py` is the same over both.
+libp2p, gRPC beside it and the memory network are the roads; `mesh.py` is the same over all.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from demoloco.errors import SwarmError
+from demoloco.swarm.direct import DirectOffer
 from demoloco.swarm.port import Traffic
 from demoloco.types import Digest, PeerId
 
@@ -32,6 +33,7 @@ class Fault(StrEnum):
     BROKEN = "the connection broke"
     BACKOFF = "it was dialled in vain a moment ago"
     DOWN = "this node's own transport is restarting"
+    NO_ROAD = "there is no direct road"
 
 
 class Unreachable(SwarmError):
@@ -70,6 +72,7 @@ class Method(StrEnum):
     GIFT = "gift"
     PROBE = "probe"
     DIAL_BACK = "dial_back"
+    DIRECT = "direct"
 
 
 class Outgoing(Protocol):
@@ -83,6 +86,9 @@ class Outgoing(Protocol):
 class Service(Protocol):
     """What answers when others call; raises Refused for what the caller should read,
     Busy where others may have it."""
+
+    direct: Callable[[PeerId, DirectOffer], bytes] | None
+    """Set by a road that has a direct one beside it: what to answer to a peer's offer."""
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes: ...
 

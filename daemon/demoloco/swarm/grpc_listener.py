@@ -1,0 +1,191 @@
+"""The listening end of the direct road: gRPC over mutual TLS, in the node's loop.
+
+Rule: who calls is known from the TLS certificate alone, and looked up anew at each call: one who
+is no longer trusted is refused on the connection that it still has. Who takes too little is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import grpc
+
+from demoloco.errors import DemolocoError, SwarmError
+from demoloco.swarm.certificates import Certificate
+from demoloco.swarm.direct import Trust
+from demoloco.swarm.hivemind_streams import TAKE_SECONDS
+from demoloco.swarm.transport import (
+    FRAME_HEADER_BYTES,
+    Busy,
+    Meter,
+    Method,
+    Refused,
+    Service,
+)
+from demoloco.types import PeerId, short
+from demoloco_proto.v1 import exchange_pb2, exchange_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = (1 << 20) + 1024
+MAX_CALLS = 256
+MAX_CALLS_PER_CONNECTION = 32
+OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.write_buffer_size", 256 << 10),
+)
+
+
+class GrpcListener:
+    """Answers trusted peers between `start` and `stop`."""
+
+    def __init__(self, own: Certificate, trust: Trust, meter: Meter) -> None:
+        self._own = own
+        self._trust = trust
+        self._meter = meter
+        self._shown = -1  # the version of the trust that TLS has
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+        self.handshakes = 0
+        """Connections that began; those that did not prove who they are ended there."""
+        self.refused = 0
+        """Calls on connections whose peer is no longer trusted."""
+
+    async def start(self, service: Service, hosts: Sequence[str], port: int) -> None:
+        """Listen on these hosts at this port; 0, or one that is taken, becomes a free one.
+
+        Raises: SwarmError if there is none.
+        """
+        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        calls = _Calls(self, service, self._meter)
+        exchange_pb2_grpc.add_ExchangeServicer_to_server(calls, server)
+        self.port = self._bind(server, hosts, port)
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """End at once; what is under way is cut."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(0)
+
+    def caller(self, context: Any) -> PeerId | None:
+        """Who calls, or None if it is nobody who may."""
+        found = context.auth_context().get("x509_pem_cert", ())
+        peer = self._trust.who(found[0]) if found else None
+        self.refused += peer is None
+        return peer
+
+    def _bind(self, server: grpc.aio.Server, hosts: Sequence[str], port: int) -> int:
+        credentials = grpc.dynamic_ssl_server_credentials(
+            self._configuration(),
+            self._news,  # type: ignore[arg-type]  # None means no change
+            require_client_authentication=True,
+        )
+        first, *others = hosts
+        try:
+            taken = server.add_secure_port(f"{first}:{port}", credentials)
+        except RuntimeError as error:
+            if port == 0:
+                raise SwarmError(f"nothing can listen on {first}: {error}") from error
+            log.warning("direct=moved port=%d why=it is in use; another takes its place", port)
+            return self._bind(server, hosts, 0)
+        for host in others:
+            try:
+                server.add_secure_port(f"{host}:{taken}", credentials)
+            except RuntimeError as error:
+                log.warning("direct=partial host=%s port=%d why=%s", host, taken, error)
+        return taken
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        self._shown = self._trust.version
+        roots = self._trust.roots or self._own.pem  # gRPC wants some; nobody else has this key
+        return grpc.ssl_server_certificate_configuration(
+            [(self._own.key_pem, self._own.pem)], root_certificates=roots
+        )
+
+    def _news(self) -> grpc.ServerCertificateConfiguration | None:
+        """Asked by gRPC, in a thread of its own, at each new connection."""
+        self.handshakes += 1
+        return self._configuration() if self._shown != self._trust.version else None
+
+
+class _Calls(exchange_pb2_grpc.ExchangeServicer):
+    def __init__(self, listener: GrpcListener, service: Service, meter: Meter) -> None:
+        self._listener = listener
+        self._service = service
+        self._meter = meter
+
+    async def Call(self, request: exchange_pb2.CallRequest, context: Any) -> exchange_pb2.CallReply:
+        peer = await self._known(context)
+        self._meter.received += len(request.body)
+        try:
+            method = Method(request.method)
+            if method is Method.DIRECT:
+                raise Refused("certificates are exchanged over libp2p")
+            answer = self._service.answer(peer, method, request.body)
+        except ValueError:
+            return exchange_pb2.CallReply(refusal=f"no call {request.method[:40]!r} is known")
+        except Refused as error:
+            return exchange_pb2.CallReply(refusal=str(error))
+        self._meter.sent += len(answer)
+        return exchange_pb2.CallReply(answer=answer)
+
+    async def Stream(  # type: ignore[override]  # it writes, so that a write has a deadline
+        self, request: exchange_pb2.StreamRequest, context: Any
+    ) -> None:
+        peer = await self._known(context)
+        self._meter.received += len(request.body) + FRAME_HEADER_BYTES
+        try:
+            outgoing = self._service.open_stream(peer, request.body)
+        except Busy as error:
+            await self._last(context, exchange_pb2.Frame.KIND_BUSY, error.body)
+            return
+        except Refused as error:
+            await self._last(context, exchange_pb2.Frame.KIND_REFUSAL, str(error).encode())
+            return
+        with closing(outgoing):
+            try:
+                for piece in outgoing.frames():
+                    await self._piece(context, piece)
+            except TimeoutError:
+                log.info("stream=cut peer=%s why=it takes too little in too long", short(peer))
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "taken too slowly")
+            except (DemolocoError, OSError) as error:
+                log.warning("stream=cut peer=%s why=%s", short(peer), error)
+                said = b"this node cannot read what was asked for"
+                await self._last(context, exchange_pb2.Frame.KIND_REFUSAL, said)
+                return
+        await self._last(context, exchange_pb2.Frame.KIND_END, b"")
+
+    async def _piece(self, context: Any, piece: bytes) -> None:
+        """One piece on its way up: the place where what goes up is counted, and made to wait."""
+        frame = exchange_pb2.Frame(kind=exchange_pb2.Frame.KIND_PIECE, payload=piece)
+        async with asyncio.timeout(TAKE_SECONDS):
+            await context.write(frame)
+        self._meter.frame_sent(piece)
+
+    async def _last(
+        self, context: Any, kind: exchange_pb2.Frame.Kind.ValueType, said: bytes
+    ) -> None:
+        async with asyncio.timeout(TAKE_SECONDS):
+            await context.write(exchange_pb2.Frame(kind=kind, payload=said))
+        self._meter.sent += len(said) + FRAME_HEADER_BYTES
+
+    async def _known(self, context: Any) -> PeerId:
+        peer = self._listener.caller(context)
+        if peer is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no peer that is trusted here")
+            raise AssertionError  # abort has raised
+        return peer
