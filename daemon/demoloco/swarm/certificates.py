@@ -7,11 +7,12 @@ else: whoever is trusted with one cannot make more.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -34,6 +35,15 @@ AGE = timedelta(days=7)
 """How far a peer's clock may be behind."""
 VALID = timedelta(days=3650)
 """The key is on no disk and ends with its process; nothing is renewed meanwhile."""
+MALFORMED = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +93,30 @@ def check(der: bytes, peer: PeerId) -> bytes:
             f"a certificate of {len(der)} bytes; the limit is {MAX_CERTIFICATE_BYTES}"
         )
     try:
-        certificate = x509.load_der_x509_certificate(der)
-        _check_names(certificate, peer)
-        key = certificate.public_key()
-        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
-            raise PacketError("a certificate whose key is not of P-256")
-        certificate.verify_directly_issued_by(certificate)
-        voucher = certificate.extensions.get_extension_for_oid(VOUCHER).value
-    except PacketError:
-        raise
-    except x509.ExtensionNotFound:
-        raise PacketError("a certificate that no identity vouches for") from None
-    except (ValueError, TypeError, InvalidSignature) as error:  # malformed in any of many ways
+        with warnings.catch_warnings(action="ignore"):  # what is odd is refused
+            certificate = x509.load_der_x509_certificate(der)
+            key, signature = _parts(certificate, peer)
+    except MALFORMED as error:
         raise PacketError(f"a certificate that is none: {error}") from error
-    signature = voucher.value if isinstance(voucher, x509.UnrecognizedExtension) else b""
     if not verify(peer, PREFIX + _spki(key), signature):
         raise PacketError("a certificate that its peer's identity did not sign")
     return certificate.public_bytes(Encoding.PEM)
+
+
+def _parts(certificate: x509.Certificate, peer: PeerId) -> tuple[ec.EllipticCurvePublicKey, bytes]:
+    """Its key, and the signature by which the identity vouches for it."""
+    if certificate.serial_number <= 0:
+        raise PacketError("a certificate without a serial number")
+    _check_names(certificate, peer)
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+        raise PacketError("a certificate whose key is not of P-256")
+    certificate.verify_directly_issued_by(certificate)
+    try:
+        voucher = certificate.extensions.get_extension_for_oid(VOUCHER).value
+    except x509.ExtensionNotFound:
+        raise PacketError("a certificate that no identity vouches for") from None
+    return key, voucher.value if isinstance(voucher, x509.UnrecognizedExtension) else b""
 
 
 def _check_names(certificate: x509.Certificate, peer: PeerId) -> None:
