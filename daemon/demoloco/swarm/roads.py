@@ -192,6 +192,9 @@ class Roads:
             async for frame in frames:
                 yield frame
 
+    async def observed(self, peer: PeerId) -> str | None:
+        return await self._libp2p.observed(peer)
+
     async def advertise(self, run: Digest, record: bytes) -> None:
         await self._libp2p.advertise(run, record)
 

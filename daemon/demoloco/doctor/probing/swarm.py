@@ -20,6 +20,7 @@ from demoloco.doctor.words import Facts
 from demoloco.errors import ConfigError
 from demoloco.node.listening import listen_addresses
 from demoloco.swarm.addresses import is_loopback, parse_peer, tcp_host_port, with_port
+from demoloco.swarm.direct import DirectOffer
 from demoloco.swarm.hivemind import HivemindTransport
 from demoloco.swarm.hivemind_p2pd import LOOPBACK, Reach
 from demoloco.swarm.identity import Identity
@@ -36,6 +37,8 @@ Tell = Callable[[str, Facts], None]
 
 class _Nobody:
     """What answers here: a doctor has nothing to tell."""
+
+    direct: Callable[[PeerId, DirectOffer], bytes] | None = None
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
         raise Refused("it is no node, and will be gone in a moment")
