@@ -67,6 +67,8 @@ def run(wish: Wish, *, json_wanted: bool = False, program: Sequence[str] = EXAMI
         return INTERRUPTED
     if code in (0, FAILED) and found:
         _conclude(found, wish, json_wanted)
+    elif code == FAILED:
+        print("demoloco: the examination ended before it found anything", file=sys.stderr)
     return code
 
 

@@ -80,7 +80,9 @@ def test_nothing_failed_is_0_and_names_what_else_can_be_tried(
 def test_an_examination_that_dies_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     dies = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     assert doctor.run(Wish(home=Path("/h")), program=dies) == 1
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "demoloco: the examination ended before it found anything\n"
 
 
 def test_without_the_nodes_package_it_says_so(

@@ -7,8 +7,15 @@ import sys
 
 import pytest
 
-CLIENT = ["demoloco_client.cli", "demoloco_client.sdk"]
-NODE = ["demoloco.main", "demoloco.settings", "demoloco.wire", "demoloco.codec.packet"]
+CLIENT = ["demoloco_client.cli", "demoloco_client.doctor", "demoloco_client.sdk"]
+NODE = [
+    "demoloco.main",
+    "demoloco.settings",
+    "demoloco.wire",
+    "demoloco.codec.packet",
+    "demoloco.doctor.__main__",
+    "demoloco.doctor.child",
+]
 
 
 def loaded(module: str) -> set[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from demoloco.errors import PacketError
+from demoloco.swarm.calls import encode_blob_request
 from demoloco.swarm.dial_back import (
     GREETING,
     DialBack,
@@ -25,10 +27,16 @@ from demoloco.swarm.probing import (
     decode_probe_reply,
     encode_probe_request,
 )
+from demoloco.swarm.service import CALLS_AT_ONCE, PeerService
+from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
-from demoloco.swarm.transport import Refused
+from demoloco.swarm.transport import Method, Refused
 from demoloco.types import PeerId
-from tests.wire.values import ME, OTHER
+from tests.contract.swarm_lab import Shelf
+from tests.wire.values import ME, MEMBER
+from tests.wire.values import OTHER as SOMEBODY
+
+OTHER = SOMEBODY.peer_id
 
 BIG = encode_probe_request(wanted=MAX_FILLER_BYTES)
 
@@ -139,7 +147,7 @@ async def test_a_closed_port_refuses() -> None:
 
 
 async def test_nobody_is_dialled_whose_address_is_not_seen(serve: Serve) -> None:
-    relayed = f"/ip4/127.0.0.1/tcp/1/p2p/{ME}/p2p-circuit"
+    relayed = f"/ip4/127.0.0.1/tcp/1/p2p/{ME.peer_id}/p2p-circuit"
     port = await serve(GREETING)
     assert (await outcome(relayed, port)).outcome is Outcome.RELAYED
     assert (await outcome(None, port)).outcome is Outcome.UNKNOWN
@@ -181,3 +189,52 @@ def test_a_reply_is_checked() -> None:
     for wrong in (b"\x12\x04what", b"\x0a\x01\x07\x12\x04open", b"\xff"):
         with pytest.raises(PacketError):
             decode_dial_back_reply(wrong)
+
+
+# As a node answers them
+
+
+def service() -> tuple[PeerService, Standing, Shelf]:
+    shelf = Shelf()
+    here = Standing(
+        identity=ME, emit=lambda event: None, library=shelf, rng=random.Random(0), now=Clock()
+    )
+    return PeerService(here), here, shelf
+
+
+def test_a_probe_needs_no_run_and_counts_as_one_call() -> None:
+    node, here, _ = service()
+    body = encode_probe_request(sent=MAX_FILLER_BYTES)
+    bytes_as_calls = CALLS_AT_ONCE * 1024
+    probed = 0
+    while probed + MAX_FILLER_BYTES < BYTES_AT_ONCE - 100_000:
+        node.answer(OTHER, Method.PROBE, body)
+        probed += MAX_FILLER_BYTES
+    assert probed > bytes_as_calls
+    with pytest.raises(Refused, match="in the last minute"):
+        node.answer(OTHER, Method.PROBE, body)
+    assert here.dropped == 0
+
+
+def test_no_probe_is_answered_while_blobs_go_out() -> None:
+    node, here, shelf = service()
+    here.run = MEMBER.run
+    blob = shelf.put(bytes(1000))
+    stream = node.open_stream(OTHER, encode_blob_request(MEMBER.run, blob.digest, 0))
+    with pytest.raises(Refused, match="busy: it sends blobs"):
+        node.answer(OTHER, Method.PROBE, BIG)
+    stream.close()
+    assert node.answer(OTHER, Method.PROBE, BIG)
+
+
+@pytest.mark.parametrize("method", [Method.PROBE, Method.DIAL_BACK])
+def test_garbage_is_counted(method: Method) -> None:
+    node, here, _ = service()
+    with pytest.raises(Refused):
+        node.answer(OTHER, method, b"\xff")
+    assert here.dropped == 1
+
+
+def test_a_node_without_a_road_dials_nobody_back() -> None:
+    with pytest.raises(Refused, match="dials nobody back"):
+        service()[0].answer(OTHER, Method.DIAL_BACK, b"\x08\x01")
