@@ -1,0 +1,107 @@
+"""This node's access to the net, as every road uses it: what it carries, and what it may carry.
+
+Rule: whatever road a byte takes, it passes here: blobs through a passage, words by `note`. One
+Access is shared by all roads of a node.
+
+    passage = access.up.begin(peer)       # with the first byte; down: when it is asked for
+    await passage.pass_(len(piece))       # before a piece is written; down: after it was read
+    passage.end(whole=True)               # once the other side has all; down: when all is here
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+from demoloco.swarm import link
+from demoloco.swarm.limits import Gate
+from demoloco.swarm.link import RoundTrips, Way
+from demoloco.swarm.port import Link
+from demoloco.types import PeerId
+
+DOWNLOADS_AT_ONCE = 4
+"""Of a node whose download is limited: what waits for its tokens waits at the far end."""
+
+Claims = Callable[[PeerId], Link]
+
+
+class Passage:
+    """One blob on its way through the access."""
+
+    def __init__(self, passage: link.Passage, gate: Gate) -> None:
+        self._passage = passage
+        self._gate = gate
+
+    @property
+    def slice_bytes(self) -> int:
+        """No piece should be longer."""
+        return self._gate.slice_bytes
+
+    async def pass_(self, size: int) -> None:
+        """Wait for this node's own limit, then count the bytes."""
+        held = await self._gate.pass_(size)
+        self._passage.carried(size, held)
+
+    def end(self, whole: bool) -> None:
+        """All arrived, or it broke off; idempotent."""
+        self._passage.end(whole)
+
+
+class Lane:
+    """One direction of the access."""
+
+    def __init__(self, way: Way, gate: Gate, ask: Callable[[PeerId], tuple[float, float]]) -> None:
+        self._way = way
+        self.gate = gate
+        self._ask = ask
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that it carries, the limit if that is less or all that is known; 0 = not
+        known."""
+        known = [rate for rate in (self._way.rate, self.gate.rate) if rate]
+        return min(known, default=0.0)
+
+    def begin(self, peer: PeerId) -> Passage:
+        return Passage(self._way.begin(*self._ask(peer)), self.gate)
+
+    def note(self, size: int) -> None:
+        """Words went this way."""
+        self.gate.note(size)
+
+
+class Access:
+    """Both directions. Limits in bytes a second; 0 = none."""
+
+    def __init__(
+        self,
+        max_upload: float = 0.0,
+        max_download: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.round_trips = RoundTrips()
+        self.claims: Claims = _silent
+        """What a peer says that its link carries; set by who knows the members."""
+        self.up = Lane(Way(now, upward=True), Gate(max_upload, now=now), self._as_receiver)
+        self.down = Lane(Way(now, upward=False), Gate(max_download, now=now), self._as_sender)
+        self._slots = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
+
+    @property
+    def link(self) -> Link:
+        return Link(up=self.up.rate, down=self.down.rate)
+
+    def download_slot(self) -> AbstractAsyncContextManager[None]:
+        """Held while a blob is fetched."""
+        return self._slots if self.down.gate.rate else nullcontext()
+
+    def _as_receiver(self, peer: PeerId) -> tuple[float, float]:
+        return self.round_trips.of(peer), self.claims(peer).down
+
+    def _as_sender(self, peer: PeerId) -> tuple[float, float]:
+        return self.round_trips.of(peer), self.claims(peer).up
+
+
+def _silent(peer: PeerId) -> Link:
+    return Link()

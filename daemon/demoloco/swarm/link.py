@@ -1,0 +1,190 @@
+"""What one direction of this node's link carries, as its transfers teach. Pure: times are given.
+
+Rule: a transfer proves that the link carries at least so much, never that it carries no more: the
+most that the newest ones proved is the estimate. It falls only after several that say less and were
+slowed neither by this node's own limits nor, as far as is known, by the other side.
+
+Transfers at the same time are one: bytes over the time in which any was under way, without the
+round trip that each of them waits for the first or the last of its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from demoloco.types import PeerId
+
+DOUBT_SHARE = 0.1
+DOUBT_SECONDS = 0.002
+"""Of a round trip, and on top of it: so much of a transfer's time may be the way's, not the
+link's. A transfer that took no longer tells little."""
+MEMORY = 4.0
+"""Transfers that say less, each with its weight, after which a larger one is forgotten…"""
+MEMORY_SECONDS = 10.0
+"""…if it is at least so old: others' traffic comes and goes."""
+MAX_SAMPLES = 64
+OTHERS_SHARE = 0.25
+"""At more than this share of what the other sides say they carry, they may be what slowed it."""
+OTHERS_WEIGHT = 0.25
+HELD_SHARE = 0.2
+"""A transfer that waited for this node's own limit for more of its time does not tell the link's."""
+WINDOW_SECONDS = 5.0
+"""What goes on for longer is looked at in windows too, but for the first: buffers fill in it."""
+MAX_WINDOWS = 4
+"""What took more of them tells no more as a whole: the link may have changed meanwhile."""
+TRIPS_KEPT = 16
+MAX_PEERS = 512
+
+Clock = Callable[[], float]
+
+
+class RoundTrips:
+    """How long a word to each peer and its answer take, in seconds, when nothing is in the way."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[PeerId, deque[float]] = OrderedDict()
+
+    def note(self, peer: PeerId, seconds: float) -> None:
+        kept = self._newest.setdefault(peer, deque(maxlen=TRIPS_KEPT))
+        kept.append(seconds)
+        self._newest.move_to_end(peer)
+        if len(self._newest) > MAX_PEERS:
+            self._newest.popitem(last=False)
+
+    def of(self, peer: PeerId) -> float:
+        """The shortest of the newest; 0 if none is known."""
+        return min(self._newest.get(peer, (0.0,)))
+
+
+@dataclass(slots=True)
+class _Sample:
+    at: float
+    rate: float  # at least
+    most: float  # and at most, if nothing else slowed it
+    weight: float  # of its word against a higher rate; 0: it may only raise the estimate
+
+
+@dataclass(slots=True)
+class _Busy:
+    """A time in which something is always under way; `window_…`: the newest window of it."""
+
+    began: float
+    round_trip: float
+    window_began: float
+    size: int = 0
+    held: float = 0.0
+    window_size: int = 0
+    window_held: float = 0.0
+    windows: int = 0
+    claims: float = 0.0
+    claims_known: bool = True
+    whole: bool = True
+
+
+class Passage:
+    """One transfer under way."""
+
+    def __init__(self, way: Way, round_trip: float, claim: float) -> None:
+        self._way: Way | None = way
+        self.round_trip = round_trip
+        self.claim = claim
+
+    def carried(self, size: int, held_seconds: float = 0.0) -> None:
+        """So many bytes went on after waiting so long for this node's own limit."""
+        if self._way is not None:
+            self._way.carried(size, held_seconds)
+
+    def end(self, whole: bool) -> None:
+        """All of it arrived, or it broke off; idempotent."""
+        way, self._way = self._way, None
+        if way is not None:
+            way.end(self, whole)
+
+
+class Way:
+    """One direction; `rate` is bytes a second, 0 while nothing is known."""
+
+    def __init__(self, now: Clock, *, upward: bool) -> None:
+        self._now = now
+        self._upward = upward
+        self._open: set[Passage] = set()
+        self._busy: _Busy | None = None
+        self._samples: deque[_Sample] = deque(maxlen=MAX_SAMPLES)
+
+    @property
+    def rate(self) -> float:
+        """The most that is still believed."""
+        return max((sample.rate for sample in self._samples), default=0.0)
+
+    def begin(self, round_trip: float = 0.0, claim: float = 0.0) -> Passage:
+        """A transfer begins: up, with its first byte; down, when it is asked for.
+
+        `claim`: bytes a second that the other side says it carries; 0 = it does not say."""
+        passage = Passage(self, round_trip, claim)
+        self._open.add(passage)
+        if self._busy is None:
+            self._busy = _Busy(self._now(), round_trip, self._now())
+        self._busy.claims = max(self._busy.claims, sum(one.claim for one in self._open))
+        self._busy.claims_known &= claim > 0
+        return passage
+
+    def carried(self, size: int, held_seconds: float) -> None:
+        """A passage's own business."""
+        busy = self._busy
+        assert busy is not None
+        busy.size += size
+        busy.held += held_seconds
+        busy.window_size += size
+        busy.window_held += held_seconds
+        seconds = self._now() - busy.window_began
+        if seconds < WINDOW_SECONDS:
+            return
+        if busy.windows:
+            self._learn(busy.window_size, seconds, 0.0, held=busy.window_held)
+        busy.windows += 1
+        busy.window_began, busy.window_size, busy.window_held = self._now(), 0, 0.0
+
+    def end(self, passage: Passage, whole: bool) -> None:
+        """A passage's own business."""
+        self._open.discard(passage)
+        busy = self._busy
+        assert busy is not None
+        busy.whole &= whole
+        if self._open:
+            return
+        if busy.whole and busy.windows <= MAX_WINDOWS:
+            way = passage.round_trip if self._upward else busy.round_trip
+            self._learn(busy.size, self._now() - busy.began, way, held=busy.held)
+        self._busy = None
+
+    def _learn(self, size: int, seconds: float, round_trip: float, *, held: float) -> None:
+        busy = self._busy
+        assert busy is not None
+        is_held = held > HELD_SHARE * seconds
+        seconds = max(0.0, seconds - round_trip)
+        doubt = DOUBT_SECONDS + DOUBT_SHARE * round_trip
+        rate = size / (seconds + doubt)
+        weight = 0.0 if is_held else seconds / (seconds + doubt)
+        if busy.claims_known and rate > OTHERS_SHARE * busy.claims:
+            weight *= OTHERS_WEIGHT
+        most = size / (seconds - doubt) if seconds > doubt else math.inf
+        self._keep(_Sample(self._now(), rate, most, weight))
+
+    def _keep(self, sample: _Sample) -> None:
+        """Forget what the newest say enough against."""
+        if sample.weight == 0.0 and sample.rate <= self.rate:
+            return
+        self._samples.append(sample)
+        self._samples = deque(
+            (one for one in self._samples if self._is_believed(one)), maxlen=MAX_SAMPLES
+        )
+
+    def _is_believed(self, sample: _Sample) -> bool:
+        newest = self._samples[-1]
+        if newest.at - sample.at < MEMORY_SECONDS:
+            return True
+        newer = (one for one in self._samples if one.at > sample.at)
+        return sum(one.weight for one in newer if one.most < sample.rate) < MEMORY

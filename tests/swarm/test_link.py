@@ -1,0 +1,197 @@
+"""The estimate of a link: a transfer proves that it carries so much, never that it carries no more.
+
+The link here is a queue of one rate: what is under way shares it evenly, and the last byte's
+receipt is back a round trip after the first byte left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demoloco.swarm.link import MEMORY_SECONDS, Passage, RoundTrips, Way
+from demoloco.types import PeerId
+
+MBIT = 125_000
+SLICE = 4096
+BUFFER = 64 << 10  # what a sender has given to the transport ahead of the link
+
+rates = st.floats(2, 1000).map(lambda mbit: mbit * MBIT)
+round_trips = st.floats(0.010, 0.300)
+
+
+@dataclass
+class Lab:
+    """One direction of one node's link, and the clock."""
+
+    rate: float
+    round_trip: float
+    upward: bool = True
+    at: float = 0.0
+    claim: float = 0.0
+    way: Way = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.way = Way(lambda: self.at, upward=self.upward)
+
+    def begin(self) -> Passage:
+        return self.way.begin(self.round_trip, self.claim)
+
+    def carry(self, *sizes: int) -> None:
+        """These transfers at once, to their ends."""
+        passages = [(self.begin(), size) for size in sizes]
+        left = dict(passages)
+        ahead = dict.fromkeys(left, 0)
+        if not self.upward:
+            self.at += self.round_trip
+        while left:
+            for passage in tuple(left):
+                self._one_slice(passage, left, ahead)
+        if self.upward:
+            self.at += self.round_trip
+        for passage, _ in passages:
+            passage.end(whole=True)
+
+    def _one_slice(
+        self, passage: Passage, left: dict[Passage, int], ahead: dict[Passage, int]
+    ) -> None:
+        if self.upward:  # written before it is carried
+            more = min(left[passage], BUFFER) - ahead[passage]
+            if more > 0:
+                passage.carried(more)
+                ahead[passage] += more
+        size = min(SLICE, left[passage])
+        self.at += size / self.rate
+        if self.upward:
+            ahead[passage] -= size
+        else:
+            passage.carried(size)
+        left[passage] -= size
+        if not left[passage]:
+            del left[passage]
+
+
+def enough(rate: float, round_trip: float) -> int:
+    """A size that takes about a round trip and some milliseconds more."""
+    return int(rate * (round_trip + 0.02))
+
+
+@given(rates, round_trips, st.integers(1, 4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_estimate_is_right_within_a_fifth(
+    rate: float, round_trip: float, at_once: int, upward: bool
+) -> None:
+    lab = Lab(rate, round_trip, upward)
+    lab.carry(*[enough(rate, round_trip) // at_once] * at_once)
+    assert lab.way.rate == pytest.approx(rate, rel=0.2)
+
+
+@given(rates, round_trips, st.lists(st.integers(1, 1 << 16), min_size=1, max_size=8), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_small_transfers_never_prove_more_than_there_is(
+    rate: float, round_trip: float, sizes: list[int], upward: bool
+) -> None:
+    lab = Lab(rate, round_trip, upward)
+    for size in sizes:
+        lab.carry(size)
+    assert 0 < lab.way.rate <= 1.01 * rate
+
+
+@given(rates, round_trips, st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_small_transfers_do_not_make_a_known_link_look_thin(
+    rate: float, round_trip: float, upward: bool
+) -> None:
+    lab = Lab(rate, round_trip, upward)
+    lab.carry(enough(rate, round_trip))
+    for _ in range(8):
+        lab.at += 10
+        lab.carry(2000)
+    assert lab.way.rate == pytest.approx(rate, rel=0.2)
+
+
+@pytest.mark.parametrize("upward", [True, False])
+@pytest.mark.parametrize("round_trip", [0.01, 0.3])
+def test_a_link_that_gets_thin_is_believed_within_a_few_transfers(
+    round_trip: float, upward: bool
+) -> None:
+    lab = Lab(20 * MBIT, round_trip, upward)
+    lab.carry(2_000_000)
+    lab.rate = 2 * MBIT
+    for _ in range(5):
+        lab.at += 10
+        lab.carry(300_000)
+    assert lab.way.rate == pytest.approx(2 * MBIT, rel=0.2)
+
+
+@pytest.mark.parametrize("upward", [True, False])
+def test_a_link_that_gets_fat_is_believed_at_once(upward: bool) -> None:
+    lab = Lab(2 * MBIT, 0.1, upward)
+    lab.carry(300_000)
+    lab.rate = 20 * MBIT
+    lab.at += 10
+    lab.carry(2_000_000)
+    assert lab.way.rate == pytest.approx(20 * MBIT, rel=0.2)
+
+
+def test_a_receiver_that_is_thin_does_not_make_the_link_look_thin() -> None:
+    lab = Lab(50 * MBIT, 0.05)
+    lab.carry(5_000_000)
+    lab.rate = lab.claim = 2 * MBIT
+    for _ in range(8):
+        lab.at += 10
+        lab.carry(300_000)
+    assert lab.way.rate == pytest.approx(50 * MBIT, rel=0.2)
+
+
+def test_what_is_held_up_by_an_own_limit_does_not_make_the_link_look_thin() -> None:
+    lab = Lab(50 * MBIT, 0.05)
+    lab.carry(5_000_000)
+    for _ in range(8):
+        lab.at += MEMORY_SECONDS
+        passage = lab.begin()
+        lab.at += 10
+        passage.carried(100_000, held_seconds=9.9)
+        passage.end(whole=True)
+    assert lab.way.rate == pytest.approx(50 * MBIT, rel=0.2)
+
+
+@pytest.mark.parametrize("upward", [True, False])
+def test_a_change_in_the_midst_of_a_long_transfer_is_seen_before_its_end(upward: bool) -> None:
+    lab = Lab(20 * MBIT, 0.1, upward)
+    lab.carry(20_000_000)
+    lab.rate = 2 * MBIT
+    lab.carry(15_000_000)
+    assert lab.way.rate == pytest.approx(2 * MBIT, rel=0.2)
+
+
+def test_a_transfer_that_broke_off_tells_nothing() -> None:
+    lab = Lab(20 * MBIT, 0.1)
+    passage = lab.begin()
+    passage.carried(1_000_000)
+    lab.at += 1
+    passage.end(whole=False)
+    passage.end(whole=True)
+    assert lab.way.rate == 0
+
+
+def test_bursts_within_a_moment_do_not_outweigh_what_was_known() -> None:
+    lab = Lab(20 * MBIT, 0.01)
+    lab.carry(2_000_000)
+    lab.rate = 2 * MBIT
+    for _ in range(10):
+        lab.carry(20_000)
+    assert lab.way.rate == pytest.approx(20 * MBIT, rel=0.2)
+
+
+def test_a_round_trip_is_the_shortest_of_the_newest() -> None:
+    trips, peer = RoundTrips(), PeerId("one")
+    assert trips.of(peer) == 0
+    trips.note(peer, 0.1)
+    for _ in range(15):
+        trips.note(peer, 0.3)
+    assert trips.of(peer) == 0.1
+    trips.note(peer, 0.3)
+    assert trips.of(peer) == 0.3
