@@ -3,9 +3,9 @@
 Rule: whatever road a byte takes, it passes here: blobs through a passage, words by `note`. One
 Access is shared by all roads of a node.
 
-    passage = access.up.begin(peer)       # with the first byte; down: when it is asked for
-    await passage.pass_(len(piece))       # before a piece is written; down: after it was read
-    passage.end(whole=True)               # once the other side has all; down: when all is here
+    with access.up.begin(peer) as passage:  # with the first byte; down: when it is asked for
+        await passage.pass_(len(piece))     # before a piece is written; down: after it was read
+        passage.arrived()                   # once the other side has all; down: when all is here
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Self
 
 from demoloco.swarm import link
 from demoloco.swarm.limits import Gate
@@ -44,9 +45,15 @@ class Passage:
         held = await self._gate.pass_(size)
         self._passage.carried(size, held)
 
-    def end(self, whole: bool) -> None:
-        """All arrived, or it broke off; idempotent."""
-        self._passage.end(whole)
+    def arrived(self) -> None:
+        """Nothing of it is under way any longer."""
+        self._passage.end(whole=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self._passage.end(whole=False)  # unless it arrived
 
 
 class Lane:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 
 from demoloco.errors import ConfigError, SwarmError
 from demoloco.swarm import hivemind_p2pd as p2pd
+from demoloco.swarm.access import Access
 from demoloco.swarm.addresses import (
     is_loopback,
     parse_announce,
@@ -77,7 +79,12 @@ class HivemindTransport:
     """One p2pd, its calls and its streams."""
 
     def __init__(
-        self, identity: Identity, listen: Sequence[str], announce: Sequence[str], reach: Reach
+        self,
+        identity: Identity,
+        listen: Sequence[str],
+        announce: Sequence[str],
+        reach: Reach,
+        access: Access,
     ) -> None:
         if identity.path is None:
             raise ConfigError("the identity must be in a file: p2pd reads it")
@@ -92,7 +99,7 @@ class HivemindTransport:
         self._met: set[PeerId] = set()
         self._faults: dict[PeerId, Unreachable] = {}
         self._watching: asyncio.Task[None] | None = None
-        self.meter = Meter()
+        self.meter = Meter(access)
         self._streams = Streams(self.meter)
         self.restarts = 0
 
@@ -152,6 +159,7 @@ class HivemindTransport:
         p2p = self._check_met(peer)
         stub = PeerCalls.get_stub(p2p, PeerID.from_base58(peer), namespace=NAMESPACE)
         rpc = getattr(stub, f"rpc_{method.value}")
+        asked = time.monotonic()
         try:
             reply: bytes = await rpc(Message(body), timeout=seconds)
         except TimeoutError:
@@ -162,6 +170,7 @@ class HivemindTransport:
             raise self._lost(peer, error) from error
         if reply[:1] != ANSWERED:
             raise Refused(reply[1:].decode(errors="replace"))
+        self.meter.access.round_trips.note(peer, time.monotonic() - asked)
         return reply[1:]
 
     async def stream(
@@ -169,22 +178,24 @@ class HivemindTransport:
     ) -> AsyncGenerator[bytes, None]:
         p2p = self._check_met(peer)
         try:
-            async with asyncio.timeout(frame_seconds):
-                reader, writer = await p2pd.open_stream(p2p, peer, BLOBS)
-            with closing(writer):
-                await write_frame(writer, Kind.REQUEST, body, frame_seconds)
-                self.meter.sent += len(body) + FRAME_HEADER_BYTES
-                while True:
-                    kind, payload = await read_frame(reader, frame_seconds)
-                    if kind is not Kind.PIECE:
-                        break
-                    self.meter.frame_received(payload)
-                    yield payload
-                self.meter.received += len(payload) + FRAME_HEADER_BYTES
-                if kind is not Kind.END:
-                    raise Refused(payload.decode(errors="replace"))
-                writer.write(ACKNOWLEDGED)
-                await writer.drain()
+            async with self.meter.access.download_slot():
+                async with asyncio.timeout(frame_seconds):
+                    reader, writer = await p2pd.open_stream(p2p, peer, BLOBS)
+                with closing(writer), self.meter.access.down.begin(peer) as passage:
+                    await write_frame(writer, Kind.REQUEST, body, frame_seconds)
+                    self.meter.word_sent(len(body) + FRAME_HEADER_BYTES)
+                    while True:
+                        kind, payload = await read_frame(reader, frame_seconds, passage)
+                        if kind is not Kind.PIECE:
+                            break
+                        self.meter.frame_received(payload)
+                        yield payload
+                    self.meter.word_received(len(payload) + FRAME_HEADER_BYTES)
+                    if kind is not Kind.END:
+                        raise Refused(payload.decode(errors="replace"))
+                    passage.arrived()
+                    writer.write(ACKNOWLEDGED)
+                    await writer.drain()
         except TimeoutError:
             raise Unreachable(Fault.TIMEOUT) from None
         except (P2PDaemonError, OSError, EOFError) as error:
@@ -338,6 +349,9 @@ class Options:
     """How blobs travel: auto | libp2p | grpc."""
     direct_port: int = 0
     """Where the direct road listens, TCP; 0 = any free port."""
+    max_upload: float = 0.0
+    """Bytes a second, in all and at any time; 0 = no limit."""
+    max_download: float = 0.0
 
 
 class HivemindSwarm(RoadsMesh):
@@ -358,7 +372,8 @@ class HivemindSwarm(RoadsMesh):
             identity = Identity.load_or_create(identity)
         options = options or Options()
         reach = options.reach or (LOOPBACK if all(map(is_loopback, listen)) else Reach())
-        self.transport = HivemindTransport(identity, listen, announce, reach)
+        access = Access(options.max_upload, options.max_download)
+        self.transport = HivemindTransport(identity, listen, announce, reach, access)
         wish = None
         if options.exchange != "libp2p":
             hosts = hosts_of(map(parse_listen, listen))

@@ -113,9 +113,9 @@ class CountingP2P(P2P):  # type: ignore[misc]
         self, peer_id: PeerID, handle_name: str, input: Any, output_protobuf_type: Any
     ) -> Any:
         request = input.SerializeToString()
-        self.meter.sent += len(request)
+        self.meter.word_sent(len(request))
         reply = await self._client.call_unary_handler(peer_id, handle_name, request)
-        self.meter.received += len(reply)
+        self.meter.word_received(len(reply))
         return output_protobuf_type.FromString(reply)
 
     async def _add_protobuf_unary_handler(
@@ -126,7 +126,7 @@ class CountingP2P(P2P):  # type: ignore[misc]
         balanced: bool = False,
     ) -> None:
         async def counted(request: bytes, remote_id: PeerID) -> bytes:
-            self.meter.received += len(request)
+            self.meter.word_received(len(request))
             peer = PeerId(remote_id.to_base58())
             if handle_name.startswith(DHT) and not self.dht.spend(peer, 1 + len(request) // 1024):
                 raise P2PDaemonError("busy: ask again later")
@@ -135,7 +135,7 @@ class CountingP2P(P2P):  # type: ignore[misc]
             )
             answer = await handler(input_protobuf_type.FromString(request), context)
             reply: bytes = answer.SerializeToString()
-            self.meter.sent += len(reply)
+            self.meter.word_sent(len(reply))
             return reply
 
         await self._client.add_unary_handler(handle_name, counted, balanced=balanced)

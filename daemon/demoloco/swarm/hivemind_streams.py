@@ -71,21 +71,22 @@ class Streams:
         kind, body = await read_frame(reader, REQUEST_SECONDS)
         if kind is not Kind.REQUEST:
             raise PacketError(f"a stream starts with a frame of kind {kind}")
-        self._meter.received += len(body) + FRAME_HEADER_BYTES
+        self._meter.word_received(len(body) + FRAME_HEADER_BYTES)
         try:
             outgoing = self.service.open_stream(peer, body)
         except Refused as error:
             await self._send(writer, Kind.REFUSAL, str(error).encode())
             return
-        with closing(outgoing):
+        with closing(outgoing), self._meter.access.up.begin(peer) as passage:
             for frame in outgoing.frames():
-                await write_frame(writer, Kind.PIECE, frame, TAKE_SECONDS)
+                await write_frame(writer, Kind.PIECE, frame, TAKE_SECONDS, passage)
                 self._meter.frame_sent(frame)
             await self._send(writer, Kind.END, b"")
             async with asyncio.timeout(2 * TAKE_SECONDS):
                 if await reader.readexactly(1) != ACKNOWLEDGED:  # an end before it may cut the rest
                     raise PacketError("a blob was taken and not confirmed")
+            passage.arrived()
 
     async def _send(self, writer: asyncio.StreamWriter, kind: Kind, payload: bytes) -> None:
         await write_frame(writer, kind, payload, TAKE_SECONDS)
-        self._meter.sent += len(payload) + FRAME_HEADER_BYTES
+        self._meter.word_sent(len(payload) + FRAME_HEADER_BYTES)

@@ -30,7 +30,7 @@ OTHERS_SHARE = 0.25
 """At more than this share of what the other sides say they carry, they may be what slowed it."""
 OTHERS_WEIGHT = 0.25
 HELD_SHARE = 0.2
-"""A transfer that waited for this node's own limit for more of its time does not tell the link's."""
+"""A transfer that waited for an own limit for more of its time does not tell the link's rate."""
 WINDOW_SECONDS = 5.0
 """What goes on for longer is looked at in windows too, but for the first: buffers fill in it."""
 MAX_WINDOWS = 4

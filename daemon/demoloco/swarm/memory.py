@@ -121,7 +121,7 @@ class MemoryTransport:
     async def call(self, peer: PeerId, method: Method, body: bytes, seconds: float) -> bytes:
         self._check_alive()
         self._network.linked(self.peer_id, peer)
-        self.meter.sent += len(body)
+        self.meter.word_sent(len(body))
         await self._network.carry(self.peer_id, peer, seconds)
         end = self._network.linked(self.peer_id, peer)
         end.meter.received += len(body)

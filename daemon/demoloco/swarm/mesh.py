@@ -85,7 +85,7 @@ class Mesh:
 
     @property
     def link(self) -> Link:
-        return Link()
+        return self._transport.meter.access.link
 
     @property
     def restarts(self) -> int:
@@ -126,6 +126,7 @@ class Mesh:
         dial_backs = DialBacks(self._transport.observed, self._tasks, here.now)
         await self._transport.start(PeerService(here, dial_backs))
         self._here = here
+        self._transport.meter.access.claims = here.claims
         self._pulse.start()
 
     def enter(self, run: Digest) -> None:

@@ -19,7 +19,7 @@ from demoloco.swarm.calls import Hello, fitting
 from demoloco.swarm.clocks import Clocks
 from demoloco.swarm.complaints import Complaints
 from demoloco.swarm.identity import Identity, verify
-from demoloco.swarm.port import Library, MemberLost, MemberSeen, SwarmEvent
+from demoloco.swarm.port import Library, Link, MemberLost, MemberSeen, SwarmEvent
 from demoloco.swarm.roster import Roster, is_goodbye
 from demoloco.swarm.twice import Twice
 from demoloco.types import Digest, Member, PeerId, Phase, short
@@ -117,6 +117,11 @@ class Standing:
         if self.roster.lose(peer):
             log.debug("member=lost peer=%s why=%s", short(peer), why)
             self.emit(MemberLost(peer, why))
+
+    def claims(self, peer: PeerId) -> Link:
+        """What this peer says that its link carries."""
+        row = self.roster.row(peer)
+        return Link(up=row.member.up, down=row.member.down) if row else Link()
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """Where this peer can be dialled; the one not heard of for longest is forgotten first."""

@@ -7,11 +7,12 @@ libp2p, gRPC beside it and the memory network are the roads; `mesh.py` is the sa
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from demoloco.errors import SwarmError
+from demoloco.swarm.access import Access
 from demoloco.swarm.direct import DirectOffer
 from demoloco.swarm.port import Traffic
 from demoloco.types import Digest, PeerId
@@ -97,8 +98,10 @@ class Service(Protocol):
 
 @dataclass(slots=True)
 class Meter:
-    """Counts bytes where they are given to and taken from the transport."""
+    """Counts bytes where they are given to and taken from the transport; all roads share one, and
+    with it the access that blobs pass and words are noted at."""
 
+    access: Access = field(default_factory=Access)
     sent: int = 0
     received: int = 0
     blobs_sent: int = 0
@@ -113,6 +116,14 @@ class Meter:
             dropped=dropped,
             failed_calls=failed_calls,
         )
+
+    def word_sent(self, size: int) -> None:
+        self.sent += size
+        self.access.up.note(size)
+
+    def word_received(self, size: int) -> None:
+        self.received += size
+        self.access.down.note(size)
 
     def frame_sent(self, frame: bytes) -> None:
         self.sent += len(frame) + FRAME_HEADER_BYTES
