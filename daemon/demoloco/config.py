@@ -24,6 +24,9 @@ MAX_TEXT = 4096  # characters of one value
 MAX_LADDER = 16
 CHUNK_COEFFICIENTS = 4096
 
+MIN_LIMIT, MAX_LIMIT = 16_000.0, 125e9  # bytes a second
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+
 Bounds = tuple[float, float]  # both ends are allowed
 
 RUN_BOUNDS: Mapping[str, Bounds] = {
@@ -166,6 +169,11 @@ class NodeConfig:
     """Share of the time that checkpoints may take."""
     stop_after: int = 0
     """Leave when the agreed state has this many rounds; 0 = never."""
+    max_upload: str = ""
+    """No more than this goes out, in all and at any time: 2mbit, 500kbit, 1.5MB/s; empty = no
+    limit."""
+    max_download: str = ""
+    """No more than this comes in."""
     leave_seconds: float = 20.0
     """How long a leaving node waits, at most, for the others to have its last packet."""
     max_worker_restarts: int = 3
@@ -184,11 +192,34 @@ class NodeConfig:
             raise ConfigError(
                 "listen is empty; leave it out for the default, all interfaces and any free port"
             )
+        for name in ("max_upload", "max_download"):
+            bytes_a_second(getattr(self, name), name)
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device):
             raise ConfigError(
                 f"device = {shown(self.device)} is not known; "
                 "choose auto, cpu, cuda, cuda:<number> or mps"
             )
+
+
+def bytes_a_second(text: str, name: str) -> float:
+    """A limit as people write it, in bytes a second; 0 for none.
+
+    Raises: ConfigError for what is no rate, or less than any node can live with."""
+    if not text:
+        return 0.0
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kKmMgG]?)(\w{1,4}(?:/s)?)", text)
+    unit = {"bit": 1 / 8, "bit/s": 1 / 8, "bps": 1 / 8, "B": 1.0, "B/s": 1.0}
+    if found is None or found[3] not in unit:
+        raise ConfigError(
+            f"{name} = {shown(text)} is not a rate; write one such as 2mbit, 500kbit or 1.5MB/s"
+        )
+    rate = float(found[1]) * _SCALE[found[2].lower()] * unit[found[3]]
+    if not MIN_LIMIT <= rate <= MAX_LIMIT:
+        raise ConfigError(
+            f"{name} = {shown(text)} is out of bounds: it must be {MIN_LIMIT / 125:.6g} kbit/s to "
+            f"{MAX_LIMIT / 125e6:.6g} Gbit/s; leave it out for no limit"
+        )
+    return rate
 
 
 def _check_fields(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from demoloco.config import NodeConfig
+from demoloco.config import NodeConfig, bytes_a_second
 from demoloco.errors import ConfigError, DemolocoError
 from demoloco.settings import Settings, load, parse_set
 from demoloco.swarm.addresses import parse_announce, parse_listen, parse_peer
@@ -88,7 +88,12 @@ def _hivemind_swarm(
         announce=config.announce,
         seeds=config.peers,
         known_members=known,
-        options=Options(exchange=config.exchange, direct_port=config.direct_port),
+        options=Options(
+            exchange=config.exchange,
+            direct_port=config.direct_port,
+            max_upload=bytes_a_second(config.max_upload, "max_upload"),
+            max_download=bytes_a_second(config.max_download, "max_download"),
+        ),
     )
 
 
@@ -105,6 +110,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "exchange": arguments.exchange,
         "task": arguments.task,
         "device": arguments.device,
+        "max_upload": arguments.max_upload,
+        "max_download": arguments.max_download,
         "stop_after": arguments.stop_after,
         "log_format": arguments.log_format,
         "log_level": "debug" if arguments.debug else None,
@@ -138,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="a TOML file of settings")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
     add("--device", metavar="DEVICE", help="auto, cpu, cuda or mps")
+    add("--max-upload", metavar="RATE", help="send no more than this: 2mbit, 500kbit, 1.5MB/s")
+    add("--max-download", metavar="RATE", help="receive no more than this")
     add("--stop-after", type=int, metavar="ROUNDS", help="leave after this many rounds in all")
     add("--log-format", choices=("text", "json"), help="how log lines look")
     add("--debug", action="store_true", help="log more, and tracebacks")

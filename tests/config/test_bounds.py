@@ -126,6 +126,9 @@ def test_an_impossible_run_is_refused_in_words(values: dict[str, Any], words: st
         ({"announce": ("example.org",)}, "announce"),
         ({"device": "gpu"}, "choose auto, cpu, cuda"),
         ({"device": "cuda:x"}, "cuda:<number>"),
+        ({"max_upload": "fast"}, "max_upload = 'fast' is not a rate; write one such as 2mbit"),
+        ({"max_upload": "2mb"}, "is not a rate"),  # bits or bytes?
+        ({"max_download": "100kbit"}, "128 kbit/s to 1000 Gbit/s; leave it out for no limit"),
         ({"log_level": "INFO"}, "debug, info, warning"),
         ({"log_format": "logfmt"}, "text, json"),
     ],
@@ -155,3 +158,20 @@ def test_every_setting_is_explained() -> None:
         for field, text in itertools.pairwise(body.body):
             if isinstance(field, ast.AnnAssign):
                 assert isinstance(text, ast.Expr), ast.unparse(field)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("", 0.0),
+        ("2mbit", 250_000),
+        ("500kbit", 62_500),
+        ("1.5MB/s", 1_500_000),
+        ("2.5 Mbit/s", 312_500),
+        ("20kB", 20_000),
+        ("1gbit", 125_000_000),
+    ],
+)
+def test_a_limit_is_read_as_people_write_it(text: str, rate: float) -> None:
+    assert config.bytes_a_second(text, "max_upload") == rate
+    assert node(max_upload=text, max_download=text).max_upload == text

@@ -45,6 +45,16 @@ def test_a_mistake_in_the_settings_is_found_before_anything_starts(
     assert "inner_steps" in capsys.readouterr().err
 
 
+def test_a_limit_that_is_no_rate_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_run", lambda *args: pytest.fail("it started"))
+    assert main(["--home", str(tmp_path), "--max-upload", "quick"]) == MISTAKE
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "max_upload = 'quick' is not a rate; write one such as 2mbit" in told
+
+
 def test_flags_reach_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[object, ...]] = []
 
