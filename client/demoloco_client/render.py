@@ -79,7 +79,12 @@ def _lines(reply: StatusReply) -> Iterable[tuple[str, str]]:
         f"{count(reply.parameters)} parameters",
     )
     yield "packet", packet(reply)
-    yield "net", f"sent {size(reply.bytes_sent)}   received {size(reply.bytes_received)}"
+    if reply.k:
+        yield "k", f"{reply.k}: {reply.k_why}"
+    link = f"   link {mbit(reply.up)} up, {mbit(reply.down)} down" if reply.up or reply.down else ""
+    yield "net", f"sent {size(reply.bytes_sent)}   received {size(reply.bytes_received)}{link}"
+    if reply.training_share:
+        yield "time", times(reply)
     yield (
         "told",
         f"{reply.rounds_contributed} rounds in, {reply.rounds_left_out} left out   "
@@ -98,6 +103,7 @@ def members_table(members: Iterable[MemberStatus]) -> Table:
     table.add_column("round", justify="right")
     table.add_column("phase")
     table.add_column("samples/s", justify="right")
+    table.add_column("Mbit/s up/down", justify="right")
     table.add_column("seen", justify="right")
     for member in sorted(members, key=lambda one: (not one.me, one.peer_id)):
         table.add_row(
@@ -105,6 +111,7 @@ def members_table(members: Iterable[MemberStatus]) -> Table:
             str(member.round),
             printable(member.phase),
             f"{member.samples_per_second:.1f}",
+            f"{mbits(member.up)}/{mbits(member.down)}",
             "now" if member.me else f"{duration(member.seen_seconds_ago)} ago",
         )
     return table
@@ -136,6 +143,26 @@ def packet(reply: StatusReply) -> str:
         return "none yet"
     whole = size(4 * reply.parameters)
     return f"{size(reply.packet_bytes)} instead of {whole}, {reply.compression:.0f} × less"
+
+
+def times(reply: StatusReply) -> str:
+    """How the time goes: in training, and what a round and its exchange took last."""
+    words = f"training {100 * reply.training_share:.0f} % of it"
+    if reply.round_seconds:
+        words += f"   a round {reply.round_seconds:.1f} s"
+    if reply.exchange_seconds:
+        words += f"   from packet to manifest {reply.exchange_seconds:.1f} s"
+    return words
+
+
+def mbit(bytes_a_second: float) -> str:
+    """A link's rate as people say it."""
+    return f"{bytes_a_second * 8e-6:.3g} Mbit/s" if bytes_a_second else "–"
+
+
+def mbits(bytes_a_second: float) -> str:
+    """The same without its unit."""
+    return mbit(bytes_a_second).removesuffix(" Mbit/s")
 
 
 def number(value: float, reply: StatusReply, field: str) -> str:

@@ -36,6 +36,8 @@ FULL = Status(
             phase="exchanging",
             samples_per_second=40.25,
             seen_seconds_ago=2.5,
+            up=12_500_000.0,
+            road="grpc",
         ),
         MemberStatus(peer_id=ME, round=12, phase="training", samples_per_second=61.5, me=True),
     ),
@@ -63,6 +65,13 @@ FULL = Status(
     counters={"worker_restarts": 1, "packets_dropped": 2},
     packet_bytes_received=410_000,
     packets_received=10,
+    k=128,
+    k_why="the packet takes 3.1 s of 9.8 s on 2 Mbit/s up",
+    up=250_000.0,
+    down=2_500_000.0,
+    training_share=0.984,
+    round_seconds=10.25,
+    exchange_seconds=4.5,
 )
 
 

@@ -29,6 +29,7 @@ class Swarm:
     """As much of one as a report reads."""
 
     traffic = Traffic()
+    link = Link()
     addresses: tuple[str, ...] = ()
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from demoloco.rounds.rules import head_of
 from demoloco.store.memory import MemoryStore
 from demoloco.store.port import Store
 from demoloco.swarm.identity import Identity, verify
-from demoloco.swarm.port import Traffic
+from demoloco.swarm.port import Link, Traffic
 from demoloco.types import (
     Digest,
     Draft,
@@ -189,6 +189,7 @@ class SilentSwarm:
     """Has figures for a report, and nothing to say."""
 
     traffic = Traffic()
+    link = Link()
     addresses = ("/memory/me",)
 
     def packets_received(self) -> tuple[int, int]:

@@ -50,6 +50,14 @@ def test_each_inner_step_counts_over_the_rounds(desk: Desk, agreed: Path) -> Non
     assert desk.last(Trained).learnt == desk.last(Progress).learnt == 5 * BATCH
 
 
+def test_the_time_in_inner_steps_adds_up_over_the_rounds(desk: Desk, agreed: Path) -> None:
+    desk.train(1, 3)
+    first = desk.last(Trained).busy_seconds
+    desk.body(agreed)
+    desk.train(2, 2)
+    assert 0 < first < desk.last(Trained).busy_seconds == desk.last(Progress).busy_seconds
+
+
 def test_a_step_that_is_not_taken_counts_nothing(desk: Desk) -> None:
     desk.loop._training.task.loss = lambda model, batch: (  # type: ignore[method-assign]
         float("nan") * next(model.parameters()).sum()

@@ -171,6 +171,8 @@ class Node:
             method=run.config.method,
             addresses=full,
             inner_steps=run.config.inner_steps,
+            k=parts.stance.density.k,
+            k_why=parts.stance.density.why,
             parameters=run.layout.parameters,
             device=run.described.device,
             version=software_version(),

@@ -6,11 +6,13 @@ Rule: the same assembly serves a daemon and a test; only what is put in differs.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from demoloco.codec.layout import CHUNK
 from demoloco.codec.packet import PacketSpec
 from demoloco.config import NodeConfig
 from demoloco.node.account import Account
+from demoloco.node.density import Surroundings
 from demoloco.node.founding import Run
 from demoloco.node.ledger import Ledger
 from demoloco.node.packets import Expected
@@ -31,6 +33,8 @@ def assemble(ground: Ground, run: Run) -> Parts:
     ledger = Ledger(ground.store, Expected(run.digest, spec, verify), config.alpha)
     _recall(ground.report.account, ledger)
     ground.report.dense_bytes = run.layout.parameters * 4
+    stance = Stance(me, ground.crew, ledger, ground.disk, config, ground.node.checkpoint_share)
+    stance.density.look = partial(_surroundings, ground)
     return Parts(
         identity=ground.identity,
         run=run.digest,
@@ -41,9 +45,19 @@ def assemble(ground: Ground, run: Run) -> Parts:
         ledger=ledger,
         disk=ground.disk,
         crew=ground.crew,
-        stance=Stance(me, ground.crew, ledger, ground.disk, config, ground.node.checkpoint_share),
+        stance=stance,
         report=ground.report,
         shelf=ground.shelf,
+    )
+
+
+def _surroundings(ground: Ground) -> Surroundings:
+    """What the density of this node's packets follows."""
+    return Surroundings(
+        up=ground.swarm.link.up,
+        blobs_sent=ground.swarm.traffic.blobs_sent,
+        speed=ground.report.speed,
+        others=ground.report.others,
     )
 
 

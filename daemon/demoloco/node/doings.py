@@ -184,6 +184,8 @@ class Doings:
                 sequence=self._sequence,
                 samples_per_second=self._speed,
                 version=software_version(),
+                up=self._parts.swarm.link.up,
+                down=self._parts.swarm.link.down,
             )
         )
 
@@ -243,6 +245,7 @@ class Doings:
 
     def _trained(self, event: worker.Trained) -> ev.Event:
         self._parts.report.account.trained(event.learnt)
+        self._parts.report.diligence.hear(event.busy_seconds)
         return ev.Trained(event.samples)
 
     def _tell_of_gift(self, event: worker.GiftTried) -> None:
@@ -311,7 +314,8 @@ class Doings:
             samples=wanted.samples,
             size=len(sealed),
         )
-        parts.report.packet_made(len(sealed))
+        parts.stance.density.made(len(sealed), event.k)
+        parts.report.packet_made(len(sealed), event.k, parts.stance.density.why)
         self._post(ev.Contributed(offer, norm))
 
     def _keep_mine(self, sealed: bytes) -> tuple[Digest, float]:

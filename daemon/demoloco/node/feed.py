@@ -34,6 +34,8 @@ class MemberStatus:
     seen_seconds_ago: float = 0.0
     me: bool = False
     addresses: tuple[str, ...] = ()
+    up: float = 0.0
+    down: float = 0.0
     road: str = ""
 
 
@@ -78,6 +80,13 @@ class Status:
     counters: Mapping[str, int] = field(default_factory=dict)
     packet_bytes_received: int = 0
     packets_received: int = 0
+    k: int = 0
+    k_why: str = ""
+    up: float = 0.0
+    down: float = 0.0
+    training_share: float = 0.0
+    round_seconds: float = 0.0
+    exchange_seconds: float = 0.0
 
     @property
     def moment(self) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import asdict
 
 from demoloco.node.account import Account
+from demoloco.node.diligence import Diligence
 from demoloco.node.feed import Feed, MemberStatus
 from demoloco.rounds.machine import Machine
 from demoloco.swarm.port import Swarm
@@ -39,7 +40,10 @@ class Report:
         self._refreshed = -math.inf
         self._first_evaluation: float | None = None
         self._alone: bool | None = None
+        self._packet_at = 0.0
+        self._round_at = 0.0
         self.account = Account(me)
+        self.diligence = Diligence()
         self.dense_bytes = 0
         self.hindrance = ""
         """What holds up the node itself, whatever the machine waits for."""
@@ -58,6 +62,16 @@ class Report:
         self._feed.line(event, level=logging.DEBUG, **facts)
 
     # -- members -----------------------------------------------------------------------------------
+    @property
+    def others(self) -> tuple[Member, ...]:
+        """All members but this node."""
+        return tuple(member for member, _ in self._members.values())
+
+    @property
+    def speed(self) -> float:
+        """Samples a second of this node, as it trains; 0 = not known."""
+        return self._feed.status.samples_per_second
+
     def member_seen(self, member: Member) -> None:
         if member.peer not in self._members:
             self.line("member came", peer=short(member.peer), phase=str(member.phase))
@@ -86,13 +100,15 @@ class Report:
             self.alone()
 
     # -- rounds ------------------------------------------------------------------------------------
-    def packet_made(self, size: int) -> None:
-        self._feed.update(packet_bytes=size, compression=self.dense_bytes / size)
+    def packet_made(self, size: int, k: int, k_why: str) -> None:
+        self._packet_at = time.monotonic()
+        self._feed.update(packet_bytes=size, compression=self.dense_bytes / size, k=k, k_why=k_why)
 
     def round_applied(self, manifest: Manifest, mine_was_out: bool) -> None:
         """One manifest of the winning chain more."""
         self._look_around(manifest)
         entry = self.account.enter(manifest, mine_was_out)
+        self._time_round(mine_was_out)
         self.line(
             "round committed",
             round=manifest.round,
@@ -104,6 +120,14 @@ class Report:
             own_samples=_samples_of(entry),
             proposer=short(manifest.proposer),
         )
+
+    def _time_round(self, mine_was_out: bool) -> None:
+        now = time.monotonic()
+        if self._round_at:
+            self._feed.update(round_seconds=now - self._round_at)
+        if mine_was_out and self._packet_at:
+            self._feed.update(exchange_seconds=now - self._packet_at)
+        self._round_at = now
 
     def round_undone(self, manifest: Manifest) -> None:
         """A manifest left the winning chain."""
@@ -125,6 +149,7 @@ class Report:
 
     def progress(self, progress: Progress) -> None:
         self.account.hear(progress.learnt)
+        self.diligence.hear(progress.busy_seconds)
         self._feed.update(
             loss=progress.loss if math.isfinite(progress.loss) else None,
             samples_per_second=progress.samples_per_second,
@@ -165,6 +190,9 @@ class Report:
             bytes_received=traffic.received,
             packets_received=packets,
             packet_bytes_received=packet_bytes,
+            up=self._swarm.link.up,
+            down=self._swarm.link.down,
+            training_share=self.diligence.share,
             samples_learnt=self.account.learnt,
             samples_owed=machine.state.labour.owed_samples,
             counters=self._all_counters(),
@@ -186,6 +214,8 @@ class Report:
             samples_per_second=status.samples_per_second,
             me=True,
             addresses=self._swarm.addresses,
+            up=status.up,
+            down=status.down,
         )
         others = (
             MemberStatus(
@@ -197,6 +227,8 @@ class Report:
                 seen_seconds_ago=now - seen,
                 addresses=member.addresses,
                 road=self._swarm.road(member.peer),
+                up=member.up,
+                down=member.down,
             )
             for member, seen in self._members.values()
         )

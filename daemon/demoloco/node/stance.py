@@ -16,6 +16,7 @@ from pathlib import Path
 from demoloco.config import RunConfig
 from demoloco.errors import StoreError, WorkerError
 from demoloco.node.crew import Crew
+from demoloco.node.density import Density
 from demoloco.node.disk import Disk
 from demoloco.node.gifts import Given
 from demoloco.node.ledger import Ledger
@@ -57,6 +58,7 @@ class Stance:
         self._disk = disk
         self._config = config
         self._share = share
+        self.density = Density(config)
         # States that queued commands name, from the one that the worker last said it stands on to
         # the one that it was told last; empty without a worker.
         self._states: deque[Digest] = deque()
@@ -189,7 +191,7 @@ class Stance:
         self._ticket += 1
         self._tickets[self._ticket] = effect
         agreed = self._path(effect.parent)
-        self._crew.tell(Contribute(ticket=self._ticket, agreed=agreed, k=self._config.k))
+        self._crew.tell(Contribute(ticket=self._ticket, agreed=agreed, k=self.density.choose()))
 
     def wanted(self, event: Contributed) -> ef.Contribute | None:
         """Which effect this answers; None if it is of a worker that is gone."""

@@ -129,6 +129,7 @@ class Loop:
         self._round = Round(0)  # of the agreed state that the model stands on
         self._inner_steps = 0
         self._learnt = 0  # samples; see Trained
+        self._busy_seconds = 0.0
         self._lapsed = False
         self._lapses = 0  # since the last packet
 
@@ -219,7 +220,9 @@ class Loop:
     def _step(self, stint: Stint) -> None:
         trainer = self._training
         rate = learning_rate(trainer.config, stint.round, (stint.done + 1) / stint.steps)
+        began = self._clock()
         loss = trainer.step(rate)
+        self._busy_seconds += self._clock() - began
         stint.done += 1
         if isinstance(loss, BadStep):
             self._show_bad(loss)
@@ -247,6 +250,7 @@ class Loop:
                 samples_per_second=(stint.samples - shown.samples) / max(now - shown.began, 1e-9),
                 learning_rate=rate,
                 learnt=self._learnt,
+                busy_seconds=self._busy_seconds,
             )
         )
         self._shown = Stint(
@@ -272,6 +276,7 @@ class Loop:
                 samples=stint.samples,
                 loss=stint.loss,
                 learnt=self._learnt,
+                busy_seconds=self._busy_seconds,
             )
         )
 

@@ -194,6 +194,7 @@ class Progress:
     samples_per_second: float
     learning_rate: float
     learnt: int  # as in Trained, the steps under way included
+    busy_seconds: float = 0.0  # as in Trained
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,6 +224,7 @@ class Trained:
     samples: int
     loss: float  # mean over the steps; nan if there were none
     learnt: int  # samples of all inner steps that the model holds or that were told; not borrowed
+    busy_seconds: float = 0.0  # in inner steps since this process began
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

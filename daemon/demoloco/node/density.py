@@ -1,0 +1,171 @@
+"""How much of what it learnt a node tells in one packet: the k of the run's ladder that fits. Pure.
+
+Rule: the largest k whose packet, as often as it is sent, goes up in a share of the time in which
+the round trains anyway, comes down at every member in its share of that, and is made in a little of
+it. For others' sake, or the worker's, k never falls below the run's own; for its own link's it
+does. Up by one rung a round, with room to spare; down at once, as far as needed.
+
+The time is that of the training alone, as the members' speeds tell it, and not of whole rounds:
+a packet that is too large makes these longer, and would so make room for itself.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from demoloco.config import RunConfig
+from demoloco.types import Member, PeerId, short
+
+LINK_SHARE = 0.7
+"""Of the training time: so long a link may be busy with packets."""
+MAKE_SHARE = 0.1
+MARGIN = 1.3
+"""So much larger a packet must still fit before it grows."""
+NEAR = 0.4
+"""Of what a k may ask of anything: so much is worth telling."""
+PAUSE_ROUNDS = 3
+"""After k fell it does not rise for so many rounds."""
+FIRST_COPIES = 1.5
+"""How often a packet goes up before that was measured."""
+NEWEST = 5
+UNMEASURED = "nothing is measured yet"
+Look = Callable[[], "Surroundings"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a node knows of its link and of the others when it makes a packet."""
+
+    up: float = 0.0  # bytes a second; 0 = not known
+    blobs_sent: int = 0  # bytes, since start
+    speed: float = 0.0  # own samples a second
+    others: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one k asks of one thing: `share` of what it may; above 1 is too much."""
+
+    share: float
+    why: str
+
+
+class Density:
+    """Chooses k, packet after packet."""
+
+    def __init__(self, config: RunConfig, now: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._now = now
+        self.look: Look = Surroundings
+        """Set by who knows the surroundings."""
+        self.k = config.k
+        self.why = UNMEASURED
+        self._size = 0.0  # of the newest packet, in bytes…
+        self._size_k = config.k  # …and its k
+        self._told_at = 0.0
+        self._make_seconds = 0.0
+        self._blobs_sent = 0
+        self._copies: deque[float] = deque((FIRST_COPIES,), maxlen=NEWEST)
+        self._pause = 0
+
+    def choose(self) -> int:
+        """The k of the packet that is made now."""
+        self._told_at = self._now()
+        around = self.look()
+        if self._size:
+            self._count_copies(around)
+        self._blobs_sent = around.blobs_sent
+        seconds = self._training_seconds(around)
+        if not (self._size and around.up and seconds):
+            self.k, self.why = self._config.k, UNMEASURED
+            return self.k
+        self._move(around, seconds)
+        self.why = self._told(around, seconds)
+        return self.k
+
+    def made(self, size: int, k: int) -> None:
+        """The packet of this k is there, with so many bytes as it travels."""
+        self._size, self._size_k = float(size), k
+        self._make_seconds = self._now() - self._told_at
+
+    def _move(self, around: Surroundings, seconds: float) -> None:
+        ladder = self._config.ladder
+        rung = ladder.index(self.k)
+        self._pause = max(0, self._pause - 1)
+        while rung > 0 and self._hardest(ladder[rung], around, seconds).share > 1:
+            rung -= 1
+        if ladder[rung] < self.k:
+            self._pause = PAUSE_ROUNDS
+        elif rung + 1 < len(ladder) and not self._pause:
+            above = self._hardest(ladder[rung + 1], around, seconds)
+            rung += above.share * MARGIN <= 1
+        self.k = ladder[rung]
+
+    def _told(self, around: Surroundings, seconds: float) -> str:
+        """What k is near to; the uplink if it is near to nothing."""
+        uplink, *more = self._needs(self.k, around, seconds)
+        return max([uplink, *more], key=lambda need: need.share if need.share > NEAR else 0.0).why
+
+    def _hardest(self, k: int, around: Surroundings, seconds: float) -> Need:
+        return max(self._needs(k, around, seconds), key=lambda need: need.share)
+
+    def _needs(self, k: int, around: Surroundings, seconds: float) -> Iterator[Need]:
+        size = self._size * _bits(k, self._config.bits) / _bits(self._size_k, self._config.bits)
+        yield self._for_the_uplink(size, around, seconds)
+        if k <= self._config.k:
+            return
+        growth = max(1.0, k / self._size_k)
+        making = self._make_seconds * growth
+        told = f"making the packet takes {making:.2g} s of the {seconds:.1f} s that a round trains"
+        yield Need(making / (MAKE_SHARE * seconds), told)
+        for member in around.others:
+            yield _for_a_downlink(member, size * len(around.others), seconds)
+
+    def _for_the_uplink(self, size: float, around: Surroundings, seconds: float) -> Need:
+        copies = min(median(self._copies), max(1, len(around.others)))
+        sending = size * copies / around.up
+        told = f"the packet takes {sending:.2g} s of {seconds:.1f} s on {mbit(around.up)} up"
+        return Need(sending / (LINK_SHARE * seconds), told)
+
+    def _count_copies(self, around: Surroundings) -> None:
+        """Others' packets that this node passes on are in it too: they take the same link."""
+        sent = around.blobs_sent - self._blobs_sent
+        if sent > 0:
+            self._copies.append(max(1.0, sent / self._size))
+
+    def _training_seconds(self, around: Surroundings) -> float:
+        """In which this node trains a round, or a quorum of all if that takes longer; 0 = not
+        known."""
+        config = self._config
+        samples = config.inner_steps * config.batch_size
+        speeds = [around.speed, *(one.samples_per_second for one in around.others)]
+        times = sorted(samples / speed for speed in speeds if speed > 0)
+        if not around.speed:
+            return 0.0
+        return max(samples / around.speed, times[math.ceil(config.quorum * len(times)) - 1])
+
+
+def _for_a_downlink(member: Member, size: float, seconds: float) -> Need:
+    """As if all sent as much as this node."""
+    name = short(PeerId(member.peer))
+    if not member.down:
+        return Need(math.inf, f"what {name} can receive is not known yet")
+    receiving = size / member.down
+    told = f"such packets of all take {receiving:.2g} s of {seconds:.1f} s on {name}'s "
+    return Need(receiving / (LINK_SHARE * seconds), f"{told}{mbit(member.down)} down")
+
+
+def _bits(k: int, bits: int) -> float:
+    """About what the k coefficients of a chunk take, up to a factor: place, sign and level of each,
+    and a scale."""
+    return k * (math.log2(4096 / k) + 1.5 + bits) + 8
+
+
+def mbit(rate: float) -> str:
+    """Bytes a second, as people speak of links."""
+    return f"{rate * 8e-6:.3g} Mbit/s"
