@@ -19,7 +19,7 @@ from demoloco.node.feed import Feed
 from demoloco.node.listening import listen_addresses
 from demoloco.node.report import ALONE, SILENT_SECONDS, Report
 from demoloco.store.memory import MemoryStore
-from demoloco.swarm.port import MemberLost, MemberSeen, OffersHeard, Traffic
+from demoloco.swarm.port import Link, MemberLost, MemberSeen, OffersHeard, Traffic
 from demoloco.types import Manifest, Phase
 from tests.node.cluster import cluster
 from tests.wire.values import DRAFT, ME, MEMBER, OFFER, OTHER, name
