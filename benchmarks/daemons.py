@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,6 +70,8 @@ class Daemon:
         self.cwd = cwd or root
         self.program = [str(BIN / "demoloco-node")]
         self.listen = LISTEN
+        self.place: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Where its process begins: a lab's host, say."""
         self.lives = 0
         self.statuses: list[StatusReply] = []  # of this life
         self.law = Law(name)
@@ -87,7 +89,7 @@ class Daemon:
         self.statuses = []
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         command = [*LEASH, *self.program, "--home", str(self.home), "--listen", self.listen]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, self.place():
             self._process = subprocess.Popen(
                 [*command, "--log-format", "json", *self._arguments],
                 stdin=subprocess.DEVNULL,

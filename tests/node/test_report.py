@@ -147,5 +147,5 @@ def test_what_was_counted_is_shown_with_the_swarms_figures() -> None:
 def test_compression_is_against_the_whole_model() -> None:
     desk = Desk()
     desk.report.dense_bytes = 1000
-    desk.report.packet_made(10, 64, "it fits")
+    desk.report.packet_made(Round(1), 10, 64, "it fits")
     assert (desk.feed.status.packet_bytes, desk.feed.status.compression) == (10, 100.0)

@@ -75,6 +75,7 @@ class Doings:
     async def commit(self, manifest: Manifest) -> None:
         """Durable on return."""
         await self.room(self._parts.ledger.commit, manifest)
+        self._parts.report.debug("manifest kept", round=manifest.round)
 
     async def apply(self, effect: ef.Apply) -> None:
         """→ Applied | ApplyFailed. The worker follows before anybody hears of it."""
@@ -315,7 +316,7 @@ class Doings:
             size=len(sealed),
         )
         parts.stance.density.made(len(sealed), event.k)
-        parts.report.packet_made(len(sealed), event.k, parts.stance.density.why)
+        parts.report.packet_made(wanted.round, len(sealed), event.k, parts.stance.density.why)
         self._post(ev.Contributed(offer, norm))
 
     def _keep_mine(self, sealed: bytes) -> tuple[Digest, float]:

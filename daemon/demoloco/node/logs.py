@@ -61,7 +61,7 @@ def configure_logging(*, format: str = "text", level: str = "info") -> None:
         ProcessorFormatter(
             processors=[
                 *shared,
-                _time(local=format == "text" and colour),
+                _time(format, local=format == "text" and colour),
                 ProcessorFormatter.remove_processors_meta,
                 _Json() if format == "json" else _Text(colour),
             ],
@@ -91,10 +91,12 @@ def _adopt(*, quiet: bool) -> None:
         logger.setLevel(logging.WARNING if quiet else logging.NOTSET)
 
 
-def _time(*, local: bool) -> Processor:
+def _time(format: str, *, local: bool) -> Processor:
+    """Machines reckon with it, so theirs is to the microsecond."""
     if local:
         return structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False, key="time")
-    return structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ", utc=True, key="time")
+    second = "%Y-%m-%dT%H:%M:%S" + (".%fZ" if format == "json" else "Z")
+    return structlog.processors.TimeStamper(fmt=second, utc=True, key="time")
 
 
 def readable(value: object) -> str:

@@ -16,7 +16,7 @@ from demoloco.node.diligence import Diligence
 from demoloco.node.feed import Feed, MemberStatus
 from demoloco.rounds.machine import Machine
 from demoloco.swarm.port import Swarm
-from demoloco.types import Entry, Head, Manifest, Member, PeerId, short
+from demoloco.types import Entry, Head, Manifest, Member, PeerId, Round, short
 from demoloco.worker.port import Evaluated, Progress
 
 REFRESH_SECONDS = 0.2
@@ -100,7 +100,8 @@ class Report:
             self.alone()
 
     # -- rounds ------------------------------------------------------------------------------------
-    def packet_made(self, size: int, k: int, k_why: str) -> None:
+    def packet_made(self, round: Round, size: int, k: int, k_why: str) -> None:
+        self.debug("packet made", round=round, k=k, bytes=size)
         self._packet_at = time.monotonic()
         self._feed.update(packet_bytes=size, compression=self.dense_bytes / size, k=k, k_why=k_why)
 

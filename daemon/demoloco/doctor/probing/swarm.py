@@ -19,6 +19,7 @@ from demoloco.doctor.probing.peer import probe_dial_back, probe_peer
 from demoloco.doctor.words import Facts
 from demoloco.errors import ConfigError
 from demoloco.node.listening import listen_addresses
+from demoloco.swarm.access import Access
 from demoloco.swarm.addresses import is_loopback, parse_peer, tcp_host_port, with_port
 from demoloco.swarm.direct import DirectOffer
 from demoloco.swarm.hivemind import HivemindTransport
@@ -57,7 +58,7 @@ async def probe_swarm(plan: Plan, tell: Tell) -> None:
     reach = LOOPBACK if all(map(is_loopback, listen)) else Reach()
     with tempfile.TemporaryDirectory(prefix="demoloco-doctor-") as folder:
         identity = Identity.load_or_create(Path(folder) / "identity")
-        transport = HivemindTransport(identity, listen, (), reach)
+        transport = HivemindTransport(identity, listen, (), reach, Access())
         await transport.start(_Nobody())
         began = asyncio.get_running_loop().time()
         try:

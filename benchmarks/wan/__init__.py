@@ -1,0 +1,1 @@
+"""Rounds over thin and unequal links: see `__main__.py`."""
