@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from demoloco.errors import ConfigError, SwarmError
+from demoloco.swarm.calls import Chunk, decode_chunk, encode_blob_request
+from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.port import (
+    Link,
     ManifestHeard,
     MemberLost,
     MemberSeen,
@@ -29,6 +33,7 @@ from tests.contract.swarm_lab import (
     a_genesis,
     a_run,
     an_offer,
+    met,
     until,
 )
 
@@ -180,14 +185,6 @@ async def test_a_packet_is_counted_with_its_framing(lab: Lab) -> None:
     await until(lambda: first.swarm.traffic.blobs_sent == size)
 
 
-async def test_a_blob_comes_in_parts_of_at_most_256_kib(lab: Lab) -> None:
-    first, second, _ = await pair(lab)
-    blob = first.shelf.put(BLOB)
-    parts = [part async for part in second.swarm.fetch_parts(blob, [first.peer])]
-    assert b"".join(parts) == BLOB
-    assert {len(part) for part in parts} == {256 << 10}
-
-
 async def test_fetching_goes_on_with_the_next_holder_where_one_broke_off(lab: Lab) -> None:
     first, second, run = await pair(lab)
     third = lab.node(first.address)
@@ -220,6 +217,32 @@ async def test_a_holder_that_sends_more_than_the_blob_is_cut_off(lab: Lab) -> No
     first.shelf.put(BLOB)
     with pytest.raises(SwarmError, match="sends more than the 1000 bytes"):
         await second.swarm.fetch(blob, [first.peer])
+
+
+async def test_a_holder_without_a_free_slot_names_another(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, run = await pair(lab)
+    third = lab.node(first.address)
+    await third.start(run)
+    await met(first, second, third)
+    monkeypatch.setattr(Mesh, "link", property(lambda self: Link(up=1000.0)))  # one slot
+    blob = first.shelf.put(BLOB * 8)
+    third.shelf.put(BLOB * 8)
+    body = encode_blob_request(run, blob.digest, 0)
+    async with aclosing(third.swarm._transport.stream(first.peer, body, 5.0)) as taking:
+        assert await anext(taking)
+        assert await second.swarm.fetch(blob, [first.peer], packet=True) == BLOB * 8
+    assert third.shelf.reads[0] == 0
+
+
+async def test_a_blob_can_be_asked_for_in_part(lab: Lab) -> None:
+    first, second, run = await pair(lab)
+    blob = first.shelf.put(BLOB)
+    body = encode_blob_request(run, blob.digest, 1000, 2000)
+    async with aclosing(second.swarm._transport.stream(first.peer, body, 5.0)) as frames:
+        chunks = [decode_chunk(frame) async for frame in frames]
+    assert chunks == [Chunk(1000, BLOB[1000:3000], True)]
 
 
 async def test_a_missing_blob_is_said_to_be_missing(lab: Lab) -> None:

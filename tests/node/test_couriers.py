@@ -18,7 +18,7 @@ from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import head_of
 from demoloco.store.memory import MemoryStore
-from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, Offer, PeerId, Snapshot
+from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, Offer, PeerId, Round, Snapshot
 from demoloco.wire import digest_of
 from tests.node.scribe import GENESIS, SPEC, Scribe, report_of
 
@@ -38,9 +38,21 @@ class FakeSwarm:
         self.logs: dict[PeerId, set[Digest]] = {}  # of those who have not all
         self.most = 64
         self.break_after: int | None = None
+        self.passed_on: list[Offer] = []
+
+    def fastest(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        return tuple(peers)
+
+    def pass_on(self, offer: Offer) -> None:
+        self.passed_on.append(offer)
 
     async def fetch(
-        self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool = False
+        self,
+        blob: BlobRef,
+        holders: Sequence[PeerId],
+        *,
+        packet: bool = False,
+        round: Round | None = None,
     ) -> bytes:
         self.asked.append((blob.digest, tuple(holders)))
         if self.break_after is not None and len(self.asked) > self.break_after:
@@ -153,6 +165,7 @@ async def test_a_packet_is_checked_kept_and_then_told_of(desk: Desk) -> None:
     assert isinstance(event, ev.PacketFetched)
     assert (event.packet, event.norm > 0) == (offer.packet, True)
     assert desk.store.get(offer.packet) == sealed
+    assert desk.swarm.passed_on == [offer]
 
 
 async def test_a_packet_that_is_here_is_not_fetched_again(desk: Desk) -> None:
@@ -173,6 +186,7 @@ async def test_a_bad_packet_is_refused_and_not_kept(desk: Desk) -> None:
     desk.swarm.blobs[offer.packet] = sealed
     assert await desk.packet(offer) == ev.PacketRefused(offer.packet)
     assert desk.store.get(offer.packet) is None
+    assert desk.swarm.passed_on == []
 
 
 async def test_a_packet_announced_beyond_the_limit_is_not_even_asked_for(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from demoloco.codec.gift import max_bytes
+from demoloco.node import couriers as couriers_module
 from demoloco.node.gifts import KEPT_TOLD, Given, Shelf
 from demoloco.node.loans import ALL, BORROWED_ROUNDS, returned, share_left
 from demoloco.rounds import events as ev
@@ -181,6 +183,19 @@ async def test_where_one_member_has_no_gift_the_next_is_asked(couriers: CourierD
     offer_gift(couriers, C, 2, b"good")
     assert isinstance(await couriers.snapshot(A, B, C), ev.SnapshotFetched)
     assert given(couriers) == (Loan(lenders=(C,), since=Round(2)), b"good")
+
+
+async def test_a_gift_that_takes_too_long_is_done_without(
+    couriers: CourierDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(holder: PeerId) -> Gift:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(couriers_module, "GIFT_SECONDS", 0.0)
+    monkeypatch.setattr(couriers.swarm, "gift", never)
+    couriers.serve(couriers.scribe.play(GENESIS, 2, 0, 1), A)
+    assert isinstance(await couriers.snapshot(A), ev.SnapshotFetched)
+    assert given(couriers) == (None, b"")
 
 
 @pytest.mark.parametrize(

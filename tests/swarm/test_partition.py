@@ -14,11 +14,10 @@ from demoloco.errors import SwarmError
 from demoloco.swarm.calls import Hello, decode_hello_reply, encode_blob_request, encode_hello
 from demoloco.swarm.memory import MemoryNetwork
 from demoloco.swarm.port import MemberLost, MemberSeen, OffersHeard
-from demoloco.swarm.service import BUSY, MAX_STREAMS_PER_PEER, PeerService
+from demoloco.swarm.service import PeerService
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.transport import Method, Refused
 from demoloco.swarm.twice import MAX_JUMP
-from demoloco.types import PeerId
 from demoloco.wire import decode_member, digest_of, encode_member, seal
 from tests.contract.swarm_lab import TIMING, MemoryLab, Node, Shelf, a_run, an_offer, met
 from tests.wire.values import ME, MEMBER, OTHER
@@ -186,19 +185,11 @@ def test_records_that_are_forged_or_of_another_run_are_counted_and_dropped() -> 
     assert decode_member(here.sealed, lambda *_: True).sequence < 5_000_000
 
 
-def test_a_peer_gets_so_many_streams_and_no_more() -> None:
+def test_a_request_beyond_the_blob_is_refused() -> None:
     shelf = Shelf()
     blob = shelf.put(bytes(10))
     here = standing_of(shelf, [])
     service = PeerService(here)
-    body = encode_blob_request(here.own_run, blob.digest, 0)
-    streams = [service.open_stream(OTHER.peer_id, body) for _ in range(MAX_STREAMS_PER_PEER)]
-    with pytest.raises(Refused, match=BUSY):
-        service.open_stream(OTHER.peer_id, body)
-    assert service.open_stream(PeerId("another"), body) is not None
-    streams[0].close()
-    streams[0].close()
-    assert service.open_stream(OTHER.peer_id, body) is not None
     beyond = encode_blob_request(here.own_run, blob.digest, 10)
     with pytest.raises(Refused, match="offset 10 of a blob of 10 bytes"):
         service.open_stream(ME.peer_id, beyond)

@@ -11,7 +11,7 @@ from demoloco.swarm import transfer as transfer_module
 from demoloco.swarm.calls import Chunk
 from demoloco.swarm.faults import fault_of
 from demoloco.swarm.framing import Kind, read_frame
-from demoloco.swarm.transfer import DigestMismatch, Suspicion, Transfer
+from demoloco.swarm.transfer import DigestMismatch, Span, Suspicion, Transfer
 from demoloco.swarm.transport import MAX_FRAME_BYTES, Fault, Refused
 from demoloco.types import BlobRef, PeerId
 from demoloco.wire import digest_of
@@ -20,13 +20,29 @@ ANN, BOB = PeerId("ann"), PeerId("bob")
 BLOB = BlobRef(digest=digest_of(b"abcdef"), size=6)
 
 
+def take(transfer: Transfer, span: Span, holder: PeerId, chunk: Chunk) -> int:
+    span.asks(holder)
+    return transfer.accept(span, chunk)
+
+
 def test_two_holders_make_one_blob() -> None:
-    transfer = Transfer(BLOB)
-    assert transfer.accept(ANN, Chunk(0, b"abc", False)) == b"abc"
-    assert not transfer.complete
-    assert transfer.accept(BOB, Chunk(3, b"def", True)) == b"def"
-    assert transfer.complete
+    transfer = Transfer(BLOB, 6)
+    (span,) = transfer.spans
+    assert take(transfer, span, ANN, Chunk(0, b"abc", False)) == 3
+    assert span.lacks == 3
+    assert take(transfer, span, BOB, Chunk(3, b"def", True)) == 3
+    assert not span.lacks
     assert transfer.sources == {ANN, BOB}
+    assert transfer.finish() == b"abcdef"
+
+
+def test_spans_come_in_any_order() -> None:
+    transfer = Transfer(BLOB, 4)
+    first, second = transfer.spans
+    take(transfer, second, BOB, Chunk(4, b"ef", True))
+    take(transfer, first, ANN, Chunk(0, b"ab", False))
+    take(transfer, first, ANN, Chunk(2, b"cd", True))
+    assert transfer.finish() == b"abcdef"
 
 
 @pytest.mark.parametrize(
@@ -37,28 +53,48 @@ def test_two_holders_make_one_blob() -> None:
         (Chunk(0, b"abc", True), "ends at 3, not at 6"),
         (Chunk(0, b"abcdef", False), "ends at 6"),
         (Chunk(0, b"", False), "empty"),
-        (Chunk(0, b"ABCDEF", True), "are not blob"),
     ],
 )
 def test_a_chunk_that_breaks_the_rules_is_refused(chunk: Chunk, why: str) -> None:
-    transfer = Transfer(BLOB)
+    transfer = Transfer(BLOB, 6)
     with pytest.raises(PacketError, match=why):
-        transfer.accept(ANN, chunk)
-    assert not transfer.complete
+        take(transfer, transfer.spans[0], ANN, chunk)
+    assert transfer.spans[0].lacks == 6
+
+
+def test_a_holder_brings_no_more_than_the_span_that_it_was_asked_for() -> None:
+    transfer = Transfer(BLOB, 4)
+    with pytest.raises(PacketError, match="more than the 4 bytes that were asked for"):
+        take(transfer, transfer.spans[0], ANN, Chunk(0, b"abcdef", True))
+    assert transfer.spans[0].offset == 0
+
+
+def test_a_span_that_was_cut_takes_what_is_left_to_it() -> None:
+    transfer = Transfer(BLOB, 6)
+    (first,) = transfer.spans
+    first.asks(ANN)
+    second = transfer.split(first)
+    assert (first.lacks, second.lacks) == (3, 3)
+    assert transfer.accept(first, Chunk(0, b"abcd", False)) == 3
+    assert not first.lacks
+    take(transfer, second, BOB, Chunk(3, b"def", True))
+    assert transfer.finish() == b"abcdef"
+    assert transfer.sources == {ANN, BOB}
 
 
 def test_nothing_comes_after_the_last_chunk() -> None:
-    transfer = Transfer(BLOB)
-    transfer.accept(ANN, Chunk(0, b"abcdef", True))
+    transfer = Transfer(BLOB, 6)
+    take(transfer, transfer.spans[0], ANN, Chunk(0, b"abcdef", True))
     with pytest.raises(PacketError, match="after the last"):
-        transfer.accept(ANN, Chunk(6, b"g", True))
+        take(transfer, transfer.spans[0], ANN, Chunk(6, b"g", True))
 
 
 def test_a_mismatch_names_everybody_who_brought_bytes() -> None:
-    transfer = Transfer(BLOB)
-    transfer.accept(ANN, Chunk(0, b"abX", False))
+    transfer = Transfer(BLOB, 3)
+    take(transfer, transfer.spans[0], ANN, Chunk(0, b"abX", True))
+    take(transfer, transfer.spans[1], BOB, Chunk(3, b"def", True))
     with pytest.raises(DigestMismatch) as raised:
-        transfer.accept(BOB, Chunk(3, b"def", True))
+        transfer.finish()
     assert raised.value.sources == {ANN, BOB}
 
 

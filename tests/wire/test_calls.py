@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demoloco import wire
+from demoloco.bounds import peer_to_raw
 from demoloco.errors import PacketError
 from demoloco.swarm import calls
 from demoloco.types import Gift, Head, Round
@@ -57,7 +58,11 @@ def test_requests_and_their_replies_come_back() -> None:
     assert calls.decode_gift_request(calls.encode_gift_request(RUN)) == RUN
     assert calls.decode_gift_reply(calls.encode_gift_reply(GIFT)) == GIFT
     blob = calls.encode_blob_request(RUN, name("blob"), 512)
-    assert calls.decode_blob_request(blob) == (RUN, name("blob"), 512)
+    assert calls.decode_blob_request(blob) == (RUN, name("blob"), 512, 0)
+    part = calls.encode_blob_request(RUN, name("blob"), 512, 64)
+    assert calls.decode_blob_request(part) == (RUN, name("blob"), 512, 64)
+    assert calls.decode_busy(calls.encode_busy([ME.peer_id] * 17)) == (ME.peer_id,) * 16
+    assert calls.decode_busy(b"") == ()
     assert calls.decode_chunk(calls.encode_chunk(CHUNK)) == CHUNK
 
 
@@ -107,6 +112,16 @@ def test_a_reply_takes_as_many_manifests_as_fit() -> None:
             "offset is",
         ),
         (
+            calls.decode_blob_request,
+            calls.encode_blob_request(RUN, RUN, 0, calls.MAX_OFFSET + 1),
+            "length is",
+        ),
+        (
+            calls.decode_busy,
+            round_pb2.Busy(holders=[peer_to_raw(ME.peer_id)] * 17).SerializeToString(),
+            "holders is 17",
+        ),
+        (
             calls.decode_chunk,
             calls.encode_chunk(calls.Chunk(0, bytes(calls.MAX_CHUNK_BYTES + 1), False)),
             "length of a chunk",
@@ -153,6 +168,7 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
     calls.decode_gift_request,
     calls.decode_gift_reply,
     calls.decode_blob_request,
+    calls.decode_busy,
     calls.decode_chunk,
 )
 

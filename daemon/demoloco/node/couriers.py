@@ -26,8 +26,11 @@ from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, PeerId, Round,
 from demoloco.wire import decode_genesis
 
 MAX_MANIFESTS = 64
-PARALLEL_PARTS = 4
+PARALLEL_PARTS = 2  # each comes from several holders at once
 MAX_GIVERS = 3
+GIFT_SECONDS = 30.0
+"""So long, or as long as the state took, a joiner waits for its gift when it has the state."""
+PROGRESS_SECONDS = 5.0
 
 Log = Sequence[tuple[Manifest, bytes]]
 """Manifests with their signed bytes, linked, newest first."""
@@ -75,8 +78,11 @@ class Couriers:
         if errand.size > limit:
             raise PacketError(f"announced with {errand.size} bytes, the limit is {limit}")
         blob = BlobRef(digest=errand.packet, size=errand.size)
-        sealed = await self._swarm.fetch(blob, errand.holders, packet=True)
-        return await self._disk(self._ledger.store_packet, sealed, errand.offer)
+        offer = errand.offer
+        sealed = await self._swarm.fetch(blob, errand.holders, packet=True, round=offer.round)
+        kept = await self._disk(self._ledger.store_packet, sealed, offer)
+        self._swarm.pass_on(offer)
+        return kept
 
     async def fetch_manifests(self, errand: ef.FetchManifests) -> None:
         """→ ManifestsFetched | ManifestsFailed."""
@@ -102,21 +108,37 @@ class Couriers:
             try:
                 snapshot = await self._swarm.snapshot(holder)
                 manifest = await self._manifest_of(snapshot, holder, errand.holders)
-                await self._parts(snapshot, errand.holders)
+                await self._state(snapshot, errand.holders, joining)
             except (SwarmError, StoreError, ValueError) as error:
                 why = str(error)
                 continue
-            if joining:
-                await self._ask_for_gift(errand.holders, snapshot.head)
             name = fingerprint(blob.digest for blob in snapshot.blobs)
             self._post(ev.SnapshotFetched(snapshot.head, name, manifest))
             return
         self._post(ev.SnapshotFailed(why))
 
+    async def _state(self, snapshot: Snapshot, holders: Sequence[PeerId], joining: bool) -> None:
+        """The parts of the state, and beside them a gift, which may take a while longer."""
+        if not joining:
+            await self._parts(snapshot, holders)
+            return
+        now = asyncio.get_running_loop().time
+        began = now()
+        gift = asyncio.create_task(self._ask_for_gift(holders, snapshot.head))
+        try:
+            await self._parts(snapshot, holders)
+            async with asyncio.timeout(max(GIFT_SECONDS, now() - began)):
+                await gift
+        except TimeoutError:
+            self._report.line("no gift to start with", why="it takes too long")
+        finally:
+            gift.cancel()
+            await asyncio.gather(gift, return_exceptions=True)
+
     async def _ask_for_gift(self, holders: Sequence[PeerId], head: Head) -> None:
         """What a joiner may start with; without one it starts from the agreed state."""
         why = "nobody was asked"
-        for holder in holders[:MAX_GIVERS]:
+        for holder in self._swarm.fastest(holders)[:MAX_GIVERS]:
             try:
                 gift = await self._swarm.gift(holder)
                 size = self._gift_size(gift, head)
@@ -200,6 +222,7 @@ class Couriers:
             holders=len(holders),
         )
         slots = asyncio.Semaphore(PARALLEL_PARTS)
+        arrived = _Progress(self._report, sum(part.size for part in missing), len(holders))
 
         async def get(turn: int, part: BlobRef) -> None:
             at = turn % len(holders)
@@ -207,6 +230,7 @@ class Couriers:
                 data = await self._swarm.fetch(part, [*holders[at:], *holders[:at]])
                 # What has come is kept, also if another part fails just now.
                 await asyncio.shield(self._disk(store.put_part, snapshot, part, data))
+                arrived.tell(part.size)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -217,3 +241,26 @@ class Couriers:
         await self._disk(store.finish_snapshot, snapshot, chunks)
         if store.head() is None:
             await self._disk(self._ledger.adopt, snapshot.head)
+
+
+class _Progress:
+    """Tells the operator how a state comes in."""
+
+    def __init__(self, report: Report, size: int, holders: int) -> None:
+        self._report = report
+        self._size = size
+        self._holders = holders
+        self._now = asyncio.get_running_loop().time
+        self._began = self._told = self._now()
+        self._came = 0
+
+    def tell(self, length: int) -> None:
+        """So many bytes more are kept."""
+        self._came += length
+        now = self._now()
+        if now - self._told < PROGRESS_SECONDS and self._came < self._size:
+            return
+        self._told = now
+        rate = round(self._came / max(now - self._began, 1e-3))
+        facts = {"of": self._size, "bytes_a_second": rate, "holders": self._holders}
+        self._report.line("agreed state", bytes=self._came, **facts)

@@ -6,6 +6,7 @@ checkpoint that it came from may go; the newest one and the ones told last are k
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,13 +16,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from demoloco.errors import SwarmError
 from demoloco.node.disk import Disk
 from demoloco.store.files import FileRange, sync, sync_folder, write_at
 from demoloco.store.port import Store
 from demoloco.swarm.calls import MAX_LENDERS
 from demoloco.swarm.port import Swarm
-from demoloco.types import Digest, Gift, Loan, PeerId, Round
+from demoloco.types import BlobRef, Digest, Gift, Loan, PeerId, Round
 
+PARALLEL_PARTS = 2
 KEPT_TOLD = 2
 """Gifts that are kept for joiners that were told of them, beside the newest."""
 
@@ -115,15 +118,24 @@ class Given:
 
 
 async def fetch(gift: Gift, holder: PeerId, path: Path, swarm: Swarm, disk: Disk) -> None:
-    """Bring a gift's parts into a file, one after the other; durable on return.
+    """Bring a gift's parts into a file; durable on return.
 
     Raises: SwarmError, OSError."""
     await disk(_make_room, path)
-    offset = 0
-    for part in gift.blobs:
-        data = await swarm.fetch(part, [holder])
-        await disk(_write, path, offset, data)
-        offset += part.size
+    slots = asyncio.Semaphore(PARALLEL_PARTS)
+
+    async def bring(part: BlobRef, offset: int) -> None:
+        async with slots:
+            data = await swarm.fetch(part, [holder])
+            await disk(_write, path, offset, data)
+
+    offsets = accumulate((part.size for part in gift.blobs), initial=0)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part, offset in zip(gift.blobs, offsets, strict=False):
+                group.create_task(bring(part, offset))
+    except* (SwarmError, OSError) as errors:
+        raise errors.exceptions[0] from None
     await disk(_make_durable, path)
 
 

@@ -19,7 +19,7 @@ from demoloco.bounds import (
     within,
 )
 from demoloco.errors import PacketError
-from demoloco.types import Digest, Gift, Offer
+from demoloco.types import Digest, Gift, Offer, PeerId
 from demoloco.wire import (
     blob_message,
     head_message,
@@ -41,6 +41,7 @@ MAX_CHUNK_BYTES = 256 << 10
 MAX_OFFSET = 1 << 50
 MAX_CLOCK_MS = 1 << 53
 MAX_LENDERS = 8
+MAX_NAMED = 16  # holders in one answer of a busy peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +189,29 @@ def decode_gift_reply(data: bytes) -> Gift:
     )
 
 
-def encode_blob_request(run: Digest, blob: Digest, offset: int) -> bytes:
-    return round_pb2.BlobRequest(run=run, digest=blob, offset=offset).SerializeToString()
+def encode_blob_request(run: Digest, blob: Digest, offset: int, length: int = 0) -> bytes:
+    """`length` bytes from `offset` on; 0: all to the end."""
+    message = round_pb2.BlobRequest(run=run, digest=blob, offset=offset, length=length)
+    return message.SerializeToString()
 
 
-def decode_blob_request(data: bytes) -> tuple[Digest, Digest, int]:
+def decode_blob_request(data: bytes) -> tuple[Digest, Digest, int, int]:
     told = parse(round_pb2.BlobRequest, data)
     offset = within("offset", told.offset, 0, MAX_OFFSET)
-    return to_digest("run", told.run), to_digest("blob", told.digest), offset
+    length = within("length", told.length, 0, MAX_OFFSET)
+    return to_digest("run", told.run), to_digest("blob", told.digest), offset, length
+
+
+def encode_busy(holders: Sequence[PeerId]) -> bytes:
+    """The first of these, as many as one answer may name."""
+    named = [peer_to_raw(holder) for holder in holders[:MAX_NAMED]]
+    return round_pb2.Busy(holders=named).SerializeToString()
+
+
+def decode_busy(data: bytes) -> tuple[PeerId, ...]:
+    told = parse(round_pb2.Busy, data)
+    within("number of holders", len(told.holders), 0, MAX_NAMED)
+    return tuple(peer_from_raw(holder) for holder in told.holders)
 
 
 def encode_chunk(chunk: Chunk) -> bytes:

@@ -1,7 +1,8 @@
-"""Fetching a blob: holder after holder, going on where the last one stopped.
+"""Fetching a blob: from whoever has it and is free, going on where the last one stopped.
 
 Rule: a holder that lies is not asked for that blob again, one that is slow is asked last for a
-while; one that is busy may be asked once more, and nobody who is no member at all.
+while, one that is busy may be asked again, and nobody who is no member at all. A large blob comes
+in spans, from many holders at once. Whatever the holders say, a fetch ends at its deadline.
 """
 
 from __future__ import annotations
@@ -13,54 +14,81 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from demoloco.errors import PacketError, SwarmError
-from demoloco.swarm.calls import decode_chunk, encode_blob_request
-from demoloco.swarm.roster import Roster
-from demoloco.swarm.service import BUSY
+from demoloco.swarm.calls import decode_busy, decode_chunk, encode_blob_request
+from demoloco.swarm.preference import Preference
+from demoloco.swarm.service import BUSY, LACKS
+from demoloco.swarm.slots import spare_seconds
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.timing import Timing
-from demoloco.swarm.transfer import DigestMismatch, Suspicion, Transfer
-from demoloco.swarm.transport import FRAME_HEADER_BYTES, Fault, Refused, Unreachable
-from demoloco.types import BlobRef, PeerId, short
+from demoloco.swarm.transfer import DigestMismatch, Span, Suspicion, Transfer
+from demoloco.swarm.transport import FRAME_HEADER_BYTES, Busy, Fault, Refused, Unreachable
+from demoloco.swarm.turns import Turns
+from demoloco.types import BlobRef, PeerId, Round, short
 
 log = logging.getLogger(__name__)
 
 MAX_PASSES = 3
 PAUSE_SECONDS = 0.3
+MAX_PAUSE_SECONDS = 3.0
 WINDOW_BYTES = 64 << 10
 """A holder that sends less in `chunk_seconds` is left for the next one."""
-LAST_SECONDS = 120.0
-"""So long a slow holder is asked after all others."""
+SPAN_BYTES = 1 << 20
+"""So much of a large blob is asked for at a time."""
+SPLIT_BYTES = 512 << 10
+"""A span that lacks so much at the end is shared with a holder that is free."""
+MAX_SPANS_AT_ONCE = 8
+"""Of one blob."""
 
 Frames = Callable[[PeerId, bytes], AsyncGenerator[bytes, None]]
 
 
 class StartAgain(SwarmError):
-    """What was given out is not the blob, or its end cannot be had; fetching anew may succeed."""
+    """What came is not the blob, or its end cannot be had; fetching anew may succeed."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A blob, who may have it, and what it is for."""
+
+    blob: BlobRef
+    holders: Sequence[PeerId]
+    packet: bool = False
+    round: Round | None = None  # of a packet: the open round's go first
+
+
+@dataclass(eq=False, slots=True)
 class _Search:
     """Whom one fetch may still ask, and why not the others."""
 
-    holders: list[PeerId]
+    wanted: Wanted
+    order: dict[PeerId, None]
+    deadline: float | None = None  # counts from when the first holder is asked
+    spared: float | None = None  # since when thin holders are
+    named: set[PeerId] = field(default_factory=set)  # by holders that were busy
     hopeless: set[PeerId] = field(default_factory=set)
+    lacking: set[PeerId] = field(default_factory=set)  # until somebody says that they have it now
     reasons: dict[PeerId, str] = field(default_factory=dict)
 
-    def left(self, members: Roster) -> Iterator[PeerId]:
-        """One after the other, as long as each is still a member when its turn comes: to wait for
-        one that is away would hold up the node, and one that comes back is asked again."""
-        for peer in self.holders:
-            if peer in self.hopeless:
-                continue
-            if peer in members:
-                yield peer
-            else:
-                self.reasons.setdefault(peer, "it is no member now")
-
-    @property
-    def told(self) -> str:
+    def failed(self) -> SwarmError:
         told = "; ".join(f"{short(peer)}: {why}" for peer, why in self.reasons.items())
-        return told or "none left"
+        name = short(self.wanted.blob.digest)
+        return SwarmError(f"no holder delivered blob {name} ({told or 'none left'})")
+
+
+@dataclass(slots=True)
+class _Pass:
+    """For one span: in each pass every holder is asked once."""
+
+    number: int = 0
+    vain: int = 0  # passes in which nobody was only busy
+    asked: set[PeerId] = field(default_factory=set)
+    busy: set[PeerId] = field(default_factory=set)
+
+    def again(self) -> None:
+        self.number += 1
+        self.vain += not self.busy
+        self.asked.clear()
+        self.busy.clear()
 
 
 class _Window:
@@ -87,108 +115,235 @@ class _Window:
 class Fetcher:
     """Gets blobs for one node."""
 
-    def __init__(self, standing: Standing, frames: Frames, timing: Timing) -> None:
+    def __init__(self, standing: Standing, frames: Frames, timing: Timing, turns: Turns) -> None:
         self._standing = standing
         self._frames = frames
         self._timing = timing
+        self._turns = turns
+        self._preference = Preference(standing)
         self._suspicion = Suspicion()
-        self._slow: dict[PeerId, float] = {}  # until when it is asked last
         self.packets = 0
         self.packet_bytes = 0
 
-    async def whole(self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool) -> bytes:
+    def fastest(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        """The same peers, the best to ask first."""
+        return tuple(self._preference.ordered(peers, (), blind=False))
+
+    async def whole(self, wanted: Wanted) -> bytes:
         """Raises: SwarmError when no holder delivered it."""
-        for turn in range(len(holders) + 1):
-            order = [*holders[turn:], *holders[:turn]]
+        blob, holders = wanted.blob, wanted.holders
+        for turn in range(len({*holders, *self._standing.holders.of(blob.digest)}) + 1):
+            order = [*holders[turn:], *holders[:turn]]  # not always first who could not finish
             try:
-                parts = [part async for part in self.parts(blob, order, packet=packet)]
+                data = await self._once(wanted, order)
             except StartAgain as error:
                 log.info("fetch=again blob=%s why=%s", short(blob.digest), error)
                 continue
-            self.packets += packet
-            return b"".join(parts)
+            self.packets += wanted.packet
+            return data
         raise SwarmError(f"no holder delivered blob {short(blob.digest)}: all that came was wrong")
 
-    async def parts(
-        self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool = False
-    ) -> AsyncGenerator[bytes, None]:
+    async def _once(self, wanted: Wanted, order: Sequence[PeerId]) -> bytes:
         """Raises: StartAgain, SwarmError."""
-        transfer, search = Transfer(blob), _Search(self._ordered(holders))
-        search.hopeless = {peer for peer in holders if self._suspicion.lied(peer, blob.digest)}
+        blob = wanted.blob
+        search = _Search(wanted, dict.fromkeys(order))
+        whole = wanted.packet or not self._suspicion.may_resume(blob.digest)
+        transfer = Transfer(blob, blob.size if whole else SPAN_BYTES)
+        left = iter(transfer.spans)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in transfer.spans[:MAX_SPANS_AT_ONCE]:
+                    group.create_task(self._bring(left, transfer, search))
+        except* SwarmError as errors:
+            raise errors.exceptions[0] from None
+        try:
+            return transfer.finish()
+        except DigestMismatch as error:
+            self._distrust(blob, error.sources, error)
+            raise StartAgain(str(error)) from error
+
+    async def _bring(self, left: Iterator[Span], transfer: Transfer, search: _Search) -> None:
+        """One span after the other; then take from those that lack most what others can bring
+        sooner. Raises: StartAgain, SwarmError."""
+        for span in left:
+            await self._fill(span, transfer, search)
+        while (slowest := max(transfer.spans, key=lambda span: span.lacks)).lacks >= SPLIT_BYTES:
+            without = _Pass(asked={slowest.holder} if slowest.holder else set())
+            holder = self._next(search, without)
+            if holder is not None and self._preference.is_free(holder):
+                await self._fill(transfer.split(slowest), transfer, search)
+            else:
+                await self._standing.holders.news(transfer.blob.digest, PAUSE_SECONDS)
+
+    async def _fill(self, span: Span, transfer: Transfer, search: _Search) -> None:
+        """Get all of this span, from whoever is free. Raises: StartAgain, SwarmError."""
+        passed = _Pass()
+        while span.lacks:
+            if self._next(search, passed) is None:
+                await self._pause(search, passed)
+                continue
+            async with self._turns.turn(lambda: self._rank(search.wanted)):
+                holder = self._next(search, passed)  # others may be free by now
+                if holder is not None:
+                    passed.asked.add(holder)
+                    await self._ask(holder, span, transfer, (search, passed))
+
+    # Whom to ask
+
+    def _rank(self, wanted: Wanted) -> tuple[int, ...]:
+        """Packets before parts of states, those of the open round first, of these the rarest."""
+        if not wanted.packet:
+            return (1,)
+        record, round_ = self._standing.record, wanted.round
+        head = record.head if record is not None else None
+        away = abs(round_ - head.round - 1) if head is not None and round_ is not None else 0
+        return (0, away, len(self._standing.holders.of(wanted.blob.digest)))
+
+    def _left(self, search: _Search) -> list[PeerId]:
+        """Who is a member and may have the blob; to wait for one that is away would hold up the
+        node, and one that comes back is asked again."""
+        blob = search.wanted.blob.digest
+        known = self._standing.holders.of(blob)
+        search.lacking.difference_update(known)
+        out = search.hopeless | search.lacking | {self._standing.identity.peer_id}
+        left = []
+        for peer in dict.fromkeys((*search.order, *search.named, *known)):
+            if peer not in self._standing.roster:
+                search.reasons.setdefault(peer, "it is no member now")
+            elif peer not in out and not self._suspicion.lied(peer, blob):
+                left.append(peer)
+        return left
+
+    def _next(self, search: _Search, passed: _Pass) -> PeerId | None:
+        left = [peer for peer in self._left(search) if peer not in passed.asked]
+        known = {*search.named, *self._standing.holders.of(search.wanted.blob.digest)}
+        for best in self._preference.ordered(left, known, blind=search.wanted.packet):
+            if self._preference.is_full(best):
+                passed.busy.add(best)
+            else:
+                return None if self._spares(best, search, passed) else best
+        return None
+
+    def _spares(self, holder: PeerId, search: _Search, passed: _Pass) -> bool:
+        """A thin holder is not asked while one that is not thin is only busy, for some time."""
+        thin = self._preference.is_thin
+        if not thin(holder) or all(thin(other) for other in passed.busy):
+            return False
+        now = self._standing.now()
+        search.spared = now if search.spared is None else search.spared
+        return now - search.spared < spare_seconds(search.wanted.blob.size)
+
+    async def _pause(self, search: _Search, passed: _Pass) -> None:
+        """All were asked: wait until one may be free, or another has the blob.
+
+        Raises: SwarmError where there is no hope."""
+        passed.again()
+        if passed.vain >= MAX_PASSES or not self._left(search):
+            raise search.failed()
+        pause = min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * 2.0 ** (passed.number - 1))
+        pause *= self._standing.rng.uniform(0.5, 1.5)
+        self._check_time(search, pause)
+        await self._standing.holders.news(search.wanted.blob.digest, pause)
+
+    def _check_time(self, search: _Search, ahead: float = 0.0) -> None:
+        """Raises: SwarmError after the deadline."""
+        blob = search.wanted.blob
         slowest = blob.size / WINDOW_BYTES * self._timing.chunk_seconds
         seconds = self._timing.transfer_seconds + slowest
-        deadline = self._standing.now() + seconds
-        for number in range(MAX_PASSES):
-            for holder in search.left(self._standing.roster):
-                self._check_may_go_on(transfer, holder, search)
-                try:
-                    async with aclosing(self._from(holder, transfer, packet)) as pieces:
-                        async for piece in pieces:
-                            if self._standing.now() > deadline:
-                                raise SwarmError(
-                                    f"blob {short(blob.digest)} took over {seconds:.0f} s"
-                                )
-                            yield piece
-                    return
-                except (PacketError, Refused, Unreachable) as error:
-                    self._learn(blob, holder, error, search)
-            if not any(search.left(self._standing.roster)):
-                break
-            await asyncio.sleep(PAUSE_SECONDS * 2**number * self._standing.rng.uniform(0.5, 1.5))
-        raise SwarmError(f"no holder delivered blob {short(blob.digest)} ({search.told})")
-
-    def _ordered(self, holders: Sequence[PeerId]) -> list[PeerId]:
-        """Those that were slow a moment ago come last."""
         now = self._standing.now()
-        self._slow = {peer: until for peer, until in self._slow.items() if until > now}
-        return sorted(holders, key=lambda peer: peer in self._slow)
+        if search.deadline is None:
+            search.deadline = now + seconds
+        if now + ahead > search.deadline:
+            raise SwarmError(f"blob {short(blob.digest)} took over {seconds:.0f} s")
 
-    def _check_may_go_on(self, transfer: Transfer, holder: PeerId, search: _Search) -> None:
-        goes_on = transfer.offset > 0 and transfer.sources != {holder}
-        if goes_on and not self._suspicion.may_resume(transfer.blob.digest):
-            raise StartAgain(f"{search.told} and nobody else may go on with it")
+    # Asking one
 
-    def _learn(
-        self, blob: BlobRef, holder: PeerId, error: SwarmError | PacketError, search: _Search
+    async def _ask(
+        self, holder: PeerId, span: Span, transfer: Transfer, state: tuple[_Search, _Pass]
     ) -> None:
-        """What the holder's failure means for this fetch and the next. Raises: StartAgain."""
+        """Raises: StartAgain, SwarmError at the deadline."""
+        search, passed = state
+        self._check_may_go_on(holder, span, search)
+        try:
+            await self._from(holder, span, transfer, search)
+        except Busy as error:
+            passed.busy.add(holder)
+            self._on_busy(holder, error, search)
+        except (PacketError, Refused, Unreachable) as error:
+            if str(error) == BUSY:
+                passed.busy.add(holder)
+            self._learn(holder, error, search)
+
+    async def _from(self, holder: PeerId, span: Span, transfer: Transfer, search: _Search) -> None:
+        """What this holder adds to the span; returns when it is complete."""
+        now, blob, packet = self._standing.now, transfer.blob, search.wanted.packet
+        rest = span.asks(holder)
+        length = rest if len(transfer.spans) > 1 else 0
+        request = encode_blob_request(self._standing.own_run, blob.digest, span.offset, length)
+        window = _Window(self._timing.chunk_seconds, now)
+        began, start = now(), span.offset
+        self._preference.begins(holder)
+        try:
+            async with aclosing(self._frames(holder, request)) as frames:
+                async for frame in frames:
+                    if packet:
+                        self.packet_bytes += len(frame) + FRAME_HEADER_BYTES
+                    came = transfer.accept(span, decode_chunk(frame))
+                    self._turns.came(came)
+                    self._check_time(search)
+                    if span.lacks:
+                        window.came(came)
+                    elif span.end < span.asked:
+                        break  # somebody else brings the rest
+        finally:
+            self._preference.ended(holder, span.offset - start, now() - began)
+        if span.lacks:
+            raise PacketError("the stream ended before the blob did")
+
+    def _check_may_go_on(self, holder: PeerId, span: Span, search: _Search) -> None:
+        goes_on = bool(span.sources) and span.sources != {holder}
+        if goes_on and not self._suspicion.may_resume(search.wanted.blob.digest):
+            raise StartAgain(f"{search.failed()} and nobody else may go on with it")
+
+    # What an answer means
+
+    def _on_busy(self, holder: PeerId, error: Busy, search: _Search) -> None:
+        """Others may have it, if they are members: each is asked once more for being named."""
+        search.reasons[holder] = str(error)
+        self._preference.was_busy(holder)
+        try:
+            named = decode_busy(error.body)
+        except PacketError as wrong:
+            self._standing.drop(holder, f"holders that it named: {wrong}")
+            return
+        members = {peer for peer in named if peer in self._standing.roster} - {holder}
+        search.named |= members
+        search.lacking -= members
+
+    def _learn(self, holder: PeerId, error: SwarmError | PacketError, search: _Search) -> None:
+        """What the holder's failure means for this fetch and the next."""
+        blob = search.wanted.blob
         search.reasons[holder] = str(error)
         if isinstance(error, PacketError):
-            self._distrust(blob, holder, error)
+            self._distrust(blob, frozenset({holder}), error)
             search.hopeless.add(holder)
-            if isinstance(error, DigestMismatch):
-                raise StartAgain(str(error)) from error
             return
         self._standing.failed_calls += 1
-        if isinstance(error, Refused) and str(error) != BUSY:
-            search.hopeless.add(holder)
+        if isinstance(error, Refused):
+            if str(error).startswith(LACKS):
+                self._standing.holders.forget(holder, blob.digest)
+                search.lacking.add(holder)
+            elif str(error) != BUSY:
+                search.hopeless.add(holder)
         if isinstance(error, Unreachable) and error.fault in (Fault.SLOW, Fault.TIMEOUT):
-            if holder not in self._slow:
+            if self._preference.was_slow(holder):
                 told = "holder=slow peer=%s why=%s; others are asked first"
                 log.warning(told, short(holder), error)
-            self._slow[holder] = self._standing.now() + LAST_SECONDS
             if error.fault is Fault.SLOW:
                 search.hopeless.add(holder)
 
-    async def _from(
-        self, holder: PeerId, transfer: Transfer, packet: bool
-    ) -> AsyncGenerator[bytes, None]:
-        """What this holder adds to the transfer; ends when the blob is complete."""
-        request = encode_blob_request(self._standing.own_run, transfer.blob.digest, transfer.offset)
-        window = _Window(self._timing.chunk_seconds, self._standing.now)
-        async with aclosing(self._frames(holder, request)) as frames:
-            async for frame in frames:
-                if packet:
-                    self.packet_bytes += len(frame) + FRAME_HEADER_BYTES
-                piece = transfer.accept(holder, decode_chunk(frame))
-                yield piece  # it counts in the transfer, so it is given out whatever follows
-                if not transfer.complete:
-                    window.came(len(piece))
-        if not transfer.complete:
-            raise PacketError("the stream ended before the blob did")
-
-    def _distrust(self, blob: BlobRef, holder: PeerId, error: PacketError) -> None:
+    def _distrust(self, blob: BlobRef, sources: frozenset[PeerId], error: PacketError) -> None:
         self._standing.dropped += 1  # it has a line of its own
-        sources = error.sources if isinstance(error, DigestMismatch) else frozenset({holder})
         self._suspicion.note(blob.digest, sources)
-        log.warning("holder=distrusted peer=%s why=%s", short(holder), error)
+        who = ",".join(short(peer) for peer in sorted(sources))
+        log.warning("holder=distrusted peer=%s why=%s", who, error)

@@ -24,6 +24,7 @@ class Kind(IntEnum):
     REFUSAL = 1
     END = 2
     REQUEST = 3
+    BUSY = 4
 
 
 async def write_frame(

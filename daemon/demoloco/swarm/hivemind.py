@@ -45,6 +45,7 @@ from demoloco.swarm.roads_mesh import RoadsMesh
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,
+    Busy,
     Fault,
     Meter,
     Method,
@@ -191,6 +192,8 @@ class HivemindTransport:
                         self.meter.frame_received(payload)
                         yield payload
                     self.meter.word_received(len(payload) + FRAME_HEADER_BYTES)
+                    if kind is Kind.BUSY:
+                        raise Busy(payload)
                     if kind is not Kind.END:
                         raise Refused(payload.decode(errors="replace"))
                     passage.arrived()

@@ -13,7 +13,7 @@ from contextlib import closing
 
 from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
-from demoloco.swarm.transport import FRAME_HEADER_BYTES, Meter, Refused, Service
+from demoloco.swarm.transport import FRAME_HEADER_BYTES, Busy, Meter, Refused, Service
 from demoloco.types import PeerId, short
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 REQUEST_SECONDS = 10.0
 TAKE_SECONDS = 15.0
 """How long a peer may take for 64 KiB of a stream before it is cut."""
-MAX_OPEN = 128
-"""Streams whose request may not even have come; those that are served have limits of their own."""
+MAX_OPEN = 512
+"""A whole swarm may ask at once; streams that are served have limits of their own."""
 MAX_OPEN_PER_PEER = 16
 
 
@@ -74,6 +74,9 @@ class Streams:
         self._meter.word_received(len(body) + FRAME_HEADER_BYTES)
         try:
             outgoing = self.service.open_stream(peer, body)
+        except Busy as error:
+            await self._send(writer, Kind.BUSY, error.body)
+            return
         except Refused as error:
             await self._send(writer, Kind.REFUSAL, str(error).encode())
             return

@@ -1,5 +1,5 @@
-"""A swarm in one process, for tests: the real mesh over a network with seeded delay, loss,
-partitions and deaths.
+"""A swarm in one process, for tests: the real mesh over a network with seeded delay, loss, thin
+links, partitions and deaths.
 
 Rule: everything follows from the seed and from the loop's clock, so a virtual clock gives the
 same run each time.
@@ -8,8 +8,10 @@ same run each time.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
 
 from demoloco.errors import ConfigError, DemolocoError
 from demoloco.swarm.addresses import PeerAddress
@@ -34,6 +36,12 @@ class MemoryNetwork:
         self._links: set[frozenset[PeerId]] = set()
         self._islands: tuple[frozenset[PeerId], ...] = ()
         self._severed: set[frozenset[PeerId]] = set()
+        self._up: dict[PeerId, _Pipe] = {}
+        self._down: dict[PeerId, _Pipe] = {}
+
+    def limit(self, peer: PeerId, *, up: float = math.inf, down: float = math.inf) -> None:
+        """So many bytes a second its streams carry in all, from it and to it."""
+        self._up[peer], self._down[peer] = _Pipe(up), _Pipe(down)
 
     def partition(self, *islands: Iterable[PeerId]) -> None:
         """Only peers of one island hear each other from now on; who is on none hears everybody."""
@@ -87,6 +95,22 @@ class MemoryNetwork:
             await asyncio.sleep(seconds)
             raise Unreachable(Fault.TIMEOUT)
         await asyncio.sleep(self.rng.uniform(*self.delay))
+
+    async def squeeze(self, one: PeerId, other: PeerId, size: int) -> None:
+        """Let so many bytes through the links of both, behind those that are before them."""
+        now = asyncio.get_running_loop().time
+        for pipe in (self._up.get(one), self._down.get(other)):
+            if pipe is not None:
+                pipe.free = max(now(), pipe.free) + size / pipe.rate
+                await asyncio.sleep(pipe.free - now())
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """One way of a link."""
+
+    rate: float
+    free: float = 0.0  # when what is in it is through
 
 
 class MemoryTransport:
@@ -144,6 +168,7 @@ class MemoryTransport:
         try:
             for frame in outgoing.frames():
                 end.meter.frame_sent(frame)
+                await self._network.squeeze(peer, self.peer_id, len(frame))
                 await self._network.carry(peer, self.peer_id, frame_seconds)
                 self._network.linked(self.peer_id, peer)
                 self.meter.frame_received(frame)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
 from demoloco.swarm.addresses import PeerAddress
 from demoloco.swarm.dial_back import DialBacks
-from demoloco.swarm.fetching import Fetcher
+from demoloco.swarm.fetching import Fetcher, Wanted
 from demoloco.swarm.genesis import ask_seeds
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.lines import Lines
+from demoloco.swarm.passing import Passing
 from demoloco.swarm.port import Library, Link, SwarmEvent, Traffic
 from demoloco.swarm.pulse import Pulse
 from demoloco.swarm.service import PeerService
@@ -27,6 +27,7 @@ from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import Method, Transport
+from demoloco.swarm.turns import Turns
 from demoloco.types import (
     BlobRef,
     Digest,
@@ -36,6 +37,7 @@ from demoloco.types import (
     Member,
     Offer,
     PeerId,
+    Round,
     Snapshot,
     short,
 )
@@ -121,10 +123,12 @@ class Mesh:
             here.remember(one.peer, (*here.known.get(one.peer, ()), one.address))
         seeds = frozenset(seed.peer for seed in self._seeds)
         self._lines = Lines(here, self._transport, self._timing, self._tasks)
-        self._fetcher = Fetcher(here, self._lines.frames, self._timing)
+        turns = Turns(lambda: self.link)
+        self._fetcher = Fetcher(here, self._lines.frames, self._timing, turns)
+        self._passing = Passing(here, self._lines, self._tasks)
         self._pulse = Pulse(here, self._transport, self._lines, self._tasks, seeds, self._timing)
         dial_backs = DialBacks(self._transport.observed, self._tasks, here.now)
-        await self._transport.start(PeerService(here, dial_backs))
+        await self._transport.start(PeerService(here, dial_backs, lambda: self.link))
         self._here = here
         self._transport.meter.access.claims = here.claims
         self._pulse.start()
@@ -157,6 +161,10 @@ class Mesh:
             body = calls.encode_announcement(run, offers[start : start + calls.MAX_OFFERS])
             await self._lines.tell_all(Method.ANNOUNCE, body)
 
+    def pass_on(self, offer: Offer) -> None:
+        _ = self._standing
+        self._passing.has(offer)
+
     async def publish(self, sealed: bytes) -> None:
         body = calls.encode_publication(self._standing.own_run, sealed)
         await self._lines.tell_all(Method.PUBLISH, body)
@@ -169,17 +177,22 @@ class Mesh:
     async def find_genesis(self, timeout_seconds: float) -> Genesis:
         return await ask_seeds(self._transport, self._seeds, timeout_seconds)
 
+    def fastest(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        _ = self._standing
+        return self._fetcher.fastest(peers)
+
     async def fetch(
-        self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool = False
+        self,
+        blob: BlobRef,
+        holders: Sequence[PeerId],
+        *,
+        packet: bool = False,
+        round: Round | None = None,
     ) -> bytes:
         _ = self._standing
-        return await self._fetcher.whole(blob, holders, packet=packet)
-
-    async def fetch_parts(self, blob: BlobRef, holders: Sequence[PeerId]) -> AsyncIterator[bytes]:
-        _ = self._standing
-        async with aclosing(self._fetcher.parts(blob, holders)) as parts:
-            async for part in parts:
-                yield part
+        return await self._fetcher.whole(
+            Wanted(blob=blob, holders=holders, packet=packet, round=round)
+        )
 
     async def manifests(
         self, holder: PeerId, head: Digest, count: int

@@ -8,7 +8,7 @@ packets are blobs, checked above.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from demoloco.types import (
     Member,
     Offer,
     PeerId,
+    Round,
     Snapshot,
 )
 
@@ -169,23 +170,33 @@ class Swarm(Protocol):
         """Tell all members which packets I hold."""
         ...
 
+    def pass_on(self, offer: Offer) -> None:
+        """This packet came from others and is durable here now: members that may lack it hear of
+        it in a moment, without waiting for `announce`."""
+        ...
+
     async def publish(self, sealed: bytes) -> None:
         """Send a sealed manifest to all members."""
         ...
 
+    def fastest(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        """The same peers, those first who can send most, as far as this node knows."""
+        ...
+
     async def fetch(
-        self, blob: BlobRef, holders: Sequence[PeerId], *, packet: bool = False
+        self,
+        blob: BlobRef,
+        holders: Sequence[PeerId],
+        *,
+        packet: bool = False,
+        round: Round | None = None,
     ) -> bytes:
-        """Get a blob from the first holder that has it, resuming with the next where one fails;
-        digest checked.
+        """Get a blob from these holders, from those they name and those that are known to have it,
+        as each is free and fast, going on with another where one fails; digest checked. Packets go
+        before other blobs, those for the open round first.
 
         Raises: SwarmError when no holder delivered it.
         """
-        ...
-
-    def fetch_parts(self, blob: BlobRef, holders: Sequence[PeerId]) -> AsyncIterator[bytes]:
-        """As `fetch`, in parts of at most 256 KiB, for blobs that should not stand in memory;
-        digest checked at the end."""
         ...
 
     async def manifests(

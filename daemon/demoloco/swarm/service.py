@@ -7,7 +7,6 @@ asks too much is told that this node is busy; one that sends garbage is counted.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from demoloco.errors import DemolocoError, PacketError
@@ -16,18 +15,18 @@ from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.dial_back import DialBacks, decode_dial_back_request, encode_dial_back_reply
 from demoloco.swarm.direct import DirectOffer, decode_direct
 from demoloco.swarm.identity import verify
-from demoloco.swarm.port import BlobReader, ManifestHeard, OffersHeard
+from demoloco.swarm.port import BlobReader, Link, ManifestHeard, OffersHeard
 from demoloco.swarm.probing import Probes
+from demoloco.swarm.slots import Slots, is_thin
 from demoloco.swarm.standing import Standing
-from demoloco.swarm.transport import Method, Refused
+from demoloco.swarm.transport import Busy, Method, Refused
 from demoloco.types import Digest, PeerId, short
 from demoloco.wire import decode_manifest, encode_genesis, encode_snapshot
 
 log = logging.getLogger(__name__)
 
-MAX_STREAMS = 64
-MAX_STREAMS_PER_PEER = 8
 BUSY = "busy: ask again later"
+LACKS = "it does not hold blob"
 CALLS_A_SECOND = 200.0
 CALLS_AT_ONCE = 2000.0
 BYTES_A_CALL = 1024
@@ -35,36 +34,55 @@ BYTES_A_CALL = 1024
 
 
 class BlobStream:
-    """One blob on its way to one peer."""
+    """One blob, or a part of it, on its way to one peer."""
 
-    def __init__(self, reader: BlobReader, offset: int, ended: Callable[[], None]) -> None:
+    def __init__(self, reader: BlobReader, start: int, end: int) -> None:
         self._reader = reader
-        self._offset = offset
-        self._ended: Callable[[], None] | None = ended
+        self._start = start
+        self._end = end
+        self._taken = False
+        self.whole = False
+        """Whether a peer that takes all of it then has the blob."""
+        self.on_frame: Callable[[], None] = _nothing
+        self.on_close: Callable[[bool], None] = _nothing_of  # told whether all of it was taken
 
     def frames(self) -> Iterator[bytes]:
         """Raises: OSError, StoreError when the blob cannot be read."""
-        size = self._reader.size
-        for offset in range(self._offset, size, calls.MAX_CHUNK_BYTES):
-            piece = self._reader.read(offset, min(calls.MAX_CHUNK_BYTES, size - offset))
-            last = offset + len(piece) >= size
+        for offset in range(self._start, self._end, calls.MAX_CHUNK_BYTES):
+            piece = self._reader.read(offset, min(calls.MAX_CHUNK_BYTES, self._end - offset))
+            last = offset + len(piece) >= self._end
+            self.on_frame()
             yield calls.encode_chunk(calls.Chunk(offset, piece, last))
+        self._taken = True
 
     def close(self) -> None:
-        if self._ended is not None:
-            ended, self._ended = self._ended, None
+        on_close, self.on_close = self.on_close, _nothing_of
+        if on_close is not _nothing_of:
             self._reader.close()
-            ended()
+            on_close(self._taken)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nothing_of(taken: bool) -> None:
+    pass
 
 
 class PeerService:
     """Answers for one node."""
 
-    def __init__(self, standing: Standing, dial_backs: DialBacks | None = None) -> None:
+    def __init__(
+        self,
+        standing: Standing,
+        dial_backs: DialBacks | None = None,
+        link: Callable[[], Link] = Link,
+    ) -> None:
         self._standing = standing
         self._dial_backs = dial_backs
         self._probes = Probes(standing.now)
-        self._streams: Counter[PeerId] = Counter()
+        self._slots = Slots(link, standing.now)
         self._allowance = Allowance(
             a_second=CALLS_A_SECOND, at_once=CALLS_AT_ONCE, now=standing.now
         )
@@ -99,36 +117,69 @@ class PeerService:
         return reply
 
     def open_stream(self, peer: PeerId, body: bytes) -> BlobStream:
-        """Raises: Refused."""
+        """Raises: Refused; Busy without a free slot."""
         self._check_allowance(peer, body)
         try:
-            run, blob, offset = calls.decode_blob_request(body)
+            run, blob, offset, length = calls.decode_blob_request(body)
         except PacketError as error:
             raise self._drop(peer, str(error)) from error
         self._check_run(peer, run)
-        full = self._streams.total() >= MAX_STREAMS
-        if full or self._streams[peer] >= MAX_STREAMS_PER_PEER:
-            raise Refused(BUSY)
+        reader = self._opened(blob)
+        if offset >= reader.size:
+            reader.close()
+            raise self._drop(peer, f"offset {offset} of a blob of {reader.size} bytes")
+        end = min(reader.size, offset + length) if length else reader.size
+        stream = BlobStream(reader, offset, end)
+        stream.whole = length == 0  # who resumes has what comes before
+        try:
+            return self._stream(peer, blob, stream, end - offset)
+        except Busy:
+            reader.close()
+            raise
+
+    def _opened(self, blob: Digest) -> BlobReader:
+        """Raises: Refused."""
         try:
             reader = self._standing.library.open_blob(blob)
         except (DemolocoError, OSError) as error:
             log.warning("blob=unreadable blob=%s why=%s", short(blob), error)
             raise Refused("this node cannot read what was asked for") from error
         if reader is None:
-            raise Refused(f"it does not hold blob {short(blob)}")
-        if offset >= reader.size:
-            reader.close()
-            raise self._drop(peer, f"offset {offset} of a blob of {reader.size} bytes")
-        return self._stream(peer, reader, offset)
+            raise Refused(f"{LACKS} {short(blob)}")
+        return reader
 
-    def _stream(self, peer: PeerId, reader: BlobReader, offset: int) -> BlobStream:
-        def ended() -> None:
-            self._streams[peer] -= 1
-            if not self._streams[peer]:
-                del self._streams[peer]
+    def _stream(self, peer: PeerId, blob: Digest, stream: BlobStream, size: int) -> BlobStream:
+        """Raises: Busy."""
+        slots, holders = self._slots, self._standing.holders
+        others = self._others(peer, blob)
+        fast = [other for other in holders.of(blob) if other in others and not self._thin(other)]
+        if fast and slots.spares(peer, blob, size):
+            raise Busy(calls.encode_busy(others))
+        upload = slots.take(peer, blob, size)
+        if upload is None:
+            raise Busy(calls.encode_busy(others))
 
-        self._streams[peer] += 1
-        return BlobStream(reader, offset, ended)
+        def closed(taken: bool) -> None:
+            slots.free(upload)
+            if taken and stream.whole:
+                holders.note(peer, blob)
+
+        stream.on_frame = lambda: slots.moved(upload)
+        stream.on_close = closed
+        return stream
+
+    def _others(self, peer: PeerId, blob: Digest) -> list[PeerId]:
+        """Members that hold the blob or are being sent it, in any order; those first who can send
+        much."""
+        here = self._standing
+        known = {*here.holders.of(blob), *self._slots.taking(blob)} - {peer}
+        members = [other for other in known if other in here.roster]
+        here.rng.shuffle(members)
+        return sorted(members, key=self._thin)
+
+    def _thin(self, peer: PeerId) -> bool:
+        row = self._standing.roster.row(peer)
+        return row is not None and is_thin(row.member.up)
 
     def _on_hello(self, peer: PeerId, body: bytes) -> bytes:
         hello = calls.decode_hello(body)
@@ -158,6 +209,9 @@ class PeerService:
     def _on_announce(self, peer: PeerId, body: bytes) -> bytes:
         run, offers = calls.decode_announcement(body)
         self._check_run(peer, run)
+        if peer in self._standing.roster:
+            for offer in offers:
+                self._standing.holders.note(peer, offer.packet)
         self._standing.emit(OffersHeard(peer, offers))
         return b""
 
@@ -192,7 +246,7 @@ class PeerService:
         return calls.encode_gift_reply(gift)
 
     def _on_probe(self, peer: PeerId, body: bytes) -> bytes:
-        if self._streams.total():
+        if self._slots.under_way:
             raise Refused("busy: it sends blobs to members now")
         return self._probes.answer(peer, body)
 

@@ -18,6 +18,7 @@ from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm.calls import Hello, fitting
 from demoloco.swarm.clocks import Clocks
 from demoloco.swarm.complaints import Complaints
+from demoloco.swarm.holders import Holders
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.port import Library, Link, MemberLost, MemberSeen, SwarmEvent
 from demoloco.swarm.roster import Roster, is_goodbye
@@ -53,6 +54,7 @@ class Standing:
     def __post_init__(self) -> None:
         self.roster = Roster(self.identity.peer_id)
         self.clocks = Clocks()
+        self.holders = Holders()
         self._complaints = Complaints()
         self._twice = Twice(self.rng)
 

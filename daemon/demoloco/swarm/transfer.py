@@ -28,37 +28,76 @@ class DigestMismatch(PacketError):
         self.sources = sources
 
 
-class Transfer:
-    """The state of fetching one blob."""
+class Span:
+    """A stretch of one blob, brought by one holder after the other."""
 
-    def __init__(self, blob: BlobRef) -> None:
-        self.blob = blob
-        self.offset = 0
+    def __init__(self, start: int, end: int) -> None:
+        self.offset = start  # of the next byte that is wanted
+        self.end = end
+        self.asked = end  # where the stream under way ends; beyond `end` where that was cut since
+        self.holder: PeerId | None = None  # who was asked last
         self.sources: set[PeerId] = set()
-        self.complete = False
-        self._hash = blake3()
 
-    def accept(self, holder: PeerId, chunk: Chunk) -> bytes:
-        """The next bytes of the blob, or PacketError if the holder breaks the rules."""
-        if self.complete:
+    @property
+    def lacks(self) -> int:
+        return self.end - self.offset
+
+    def asks(self, holder: PeerId) -> int:
+        """This holder is asked for the rest of it, so many bytes."""
+        self.holder, self.asked = holder, self.end
+        return self.lacks
+
+
+class Transfer:
+    """The state of fetching one blob: its bytes, and the spans in which they come."""
+
+    def __init__(self, blob: BlobRef, span_bytes: int) -> None:
+        self.blob = blob
+        starts = range(0, blob.size, span_bytes)
+        self.spans = [Span(start, min(start + span_bytes, blob.size)) for start in starts]
+        self._data = bytearray(blob.size)
+
+    @property
+    def sources(self) -> frozenset[PeerId]:
+        return frozenset(source for span in self.spans for source in span.sources)
+
+    def split(self, span: Span) -> Span:
+        """The second half of what lacks of this span, as one of its own."""
+        middle = span.end - span.lacks // 2
+        other = Span(middle, span.end)
+        span.end = middle
+        self.spans.append(other)
+        return other
+
+    def accept(self, span: Span, chunk: Chunk) -> int:
+        """Take the next bytes of this span from who was asked; how many.
+
+        Raises: PacketError if the holder breaks the rules."""
+        if not span.lacks:
             raise PacketError("a chunk came after the last one")
-        if chunk.offset != self.offset:
-            raise PacketError(f"a chunk for offset {chunk.offset} came at {self.offset}")
+        if chunk.offset != span.offset:
+            raise PacketError(f"a chunk for offset {chunk.offset} came at {span.offset}")
         end = chunk.offset + len(chunk.data)
-        if end > self.blob.size:
-            raise PacketError(f"a holder sends more than the {self.blob.size} bytes of the blob")
-        if chunk.last != (end == self.blob.size):
-            raise PacketError(f"the last chunk ends at {end}, not at {self.blob.size}")
+        if end > span.asked:
+            what = "of the blob" if span.asked == self.blob.size else "that were asked for"
+            raise PacketError(f"a holder sends more than the {span.asked} bytes {what}")
+        if chunk.last != (end == span.asked):
+            raise PacketError(f"the last chunk ends at {end}, not at {span.asked}")
         if not chunk.data:
             raise PacketError("an empty chunk")
-        self._hash.update(chunk.data)
-        self.offset = end
-        self.sources.add(holder)
-        if chunk.last:
-            if self._hash.digest() != self.blob.digest:
-                raise DigestMismatch(self.blob, frozenset(self.sources))
-            self.complete = True
-        return chunk.data
+        taken = min(len(chunk.data), span.lacks)
+        self._data[span.offset : span.offset + taken] = chunk.data[:taken]
+        span.offset += taken
+        if span.holder is not None:
+            span.sources.add(span.holder)
+        return taken
+
+    def finish(self) -> bytes:
+        """The blob. Raises: DigestMismatch."""
+        data = bytes(self._data)
+        if blake3(data).digest() != self.blob.digest:
+            raise DigestMismatch(self.blob, self.sources)
+        return data
 
 
 class Suspicion:

@@ -537,18 +537,22 @@ class BlobRequest(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
+    LENGTH_FIELD_NUMBER: builtins.int
     run: builtins.bytes
     digest: builtins.bytes
     offset: builtins.int
     """bytes to skip: resume"""
+    length: builtins.int
+    """so many bytes from there; 0: to the end"""
     def __init__(
         self,
         *,
         run: builtins.bytes = ...,
         digest: builtins.bytes = ...,
         offset: builtins.int = ...,
+        length: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "offset", b"offset", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "length", b"length", "offset", b"offset", "run", b"run"]) -> None: ...
 
 Global___BlobRequest: typing_extensions.TypeAlias = BlobRequest
 
