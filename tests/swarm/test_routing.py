@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from demoloco.errors import SwarmError
-from demoloco.swarm.calls import decode_blob_request, encode_busy
+from demoloco.swarm.calls import decode_blob_request, encode_announcement, encode_busy
 from demoloco.swarm.port import Link, OffersHeard
-from demoloco.swarm.transport import Busy
+from demoloco.swarm.transport import Busy, Method
 from demoloco.types import BlobRef, Offer, PeerId
+from demoloco.wire import digest_of
+from tests.contract.swarm_lab import a_chain, a_run
 from tests.faults.virtual_time import in_virtual_time
 from tests.swarm.linked import MBIT, Linked, copies, fails, linked, offered, spread
 
@@ -152,6 +154,24 @@ def test_who_got_a_packet_tells_those_who_lack_it_soon_and_nobody_else() -> None
     soon, told, taker = in_virtual_time(story())
     assert soon < 0.5
     assert told == [[], [], [taker]]
+
+
+def test_who_announces_a_packet_or_proposes_it_holds_it_and_a_stranger_does_not() -> None:
+    async def story() -> list[tuple[PeerId, ...]]:
+        async with linked([FAST] * 3) as (_, (one, proposer, reader)):
+            offer, _ = offered(one, 1000)
+            await one.swarm.announce([offer])
+            (sealed,) = a_chain(proposer, a_run(one), 1)
+            await proposer.swarm.publish(sealed)
+            service: Any = reader.swarm._transport.service  # type: ignore[attr-defined]
+            body = encode_announcement(a_run(one), [offer])
+            service.answer(PeerId("stranger"), Method.ANNOUNCE, body)
+            book = reader.swarm._standing.holders
+            told = [book.of(offer.packet), book.of(digest_of(b"packet1"))]
+            return [*told, (one.peer,), (proposer.peer,)]
+
+    announced, proposed, *expected = in_virtual_time(story())
+    assert [announced, proposed] == expected
 
 
 # -- holders that are busy -------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_what_matters_most_goes_first_by_what_is_so_when_a_place_is_free() -> No
     assert in_virtual_time(story()) == [0, 1, 3, 4, 2]
 
 
-def test_slow_downloads_hold_up_nobody_where_the_link_has_room() -> None:
+def test_slow_downloads_hold_up_others_for_a_moment_only() -> None:
     async def story(down: float) -> float:
         loads = Loads(down)
         work = [loads.load(n, lambda: 0, 9.0) for n in range(loads.turns.count)]
@@ -176,9 +176,7 @@ def test_slow_downloads_hold_up_nobody_where_the_link_has_room() -> None:
 
     assert in_virtual_time(story(200 * MBIT)) == pytest.approx(1.0, abs=0.05)
     assert in_virtual_time(story(0.0)) == pytest.approx(1.0, abs=0.05)
-    assert in_virtual_time(story(16 * MBIT)) == pytest.approx(
-        9.0, abs=0.05
-    )  # full: 2 to 3 MB a second
+    assert in_virtual_time(story(16 * MBIT)) == pytest.approx(5.0, abs=0.05)  # full
 
 
 def test_the_downloads_under_way_are_bounded() -> None:

@@ -168,12 +168,21 @@ class Fetcher:
         for span in left:
             await self._fill(span, transfer, search)
         while (slowest := max(transfer.spans, key=lambda span: span.lacks)).lacks >= SPLIT_BYTES:
-            without = _Pass(asked={slowest.holder} if slowest.holder else set())
-            holder = self._next(search, without)
-            if holder is not None and self._preference.is_free(holder):
+            if self._can_help(slowest, search):
                 await self._fill(transfer.split(slowest), transfer, search)
             else:
                 await self._standing.holders.news(transfer.blob.digest, PAUSE_SECONDS)
+
+    def _can_help(self, slowest: Span, search: _Search) -> bool:
+        """Whether another holder is free for half of what this span lacks; no thin one, unless
+        thin ones are all there are."""
+        prefer = self._preference
+        if slowest.holder is None:  # it waits for its turn
+            return False
+        other = self._next(search, _Pass(asked={slowest.holder}))
+        if other is None or not prefer.is_free(other):
+            return False
+        return not prefer.is_thin(other) or prefer.is_thin(slowest.holder)
 
     async def _fill(self, span: Span, transfer: Transfer, search: _Search) -> None:
         """Get all of this span, from whoever is free. Raises: StartAgain, SwarmError."""

@@ -7,7 +7,7 @@ asks too much is told that this node is busy; one that sends garbage is counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
@@ -209,9 +209,7 @@ class PeerService:
     def _on_announce(self, peer: PeerId, body: bytes) -> bytes:
         run, offers = calls.decode_announcement(body)
         self._check_run(peer, run)
-        if peer in self._standing.roster:
-            for offer in offers:
-                self._standing.holders.note(peer, offer.packet)
+        self._note_holder(peer, [offer.packet for offer in offers])
         self._standing.emit(OffersHeard(peer, offers))
         return b""
 
@@ -220,6 +218,8 @@ class PeerService:
         self._check_run(peer, run)
         manifest = decode_manifest(sealed, verify)
         self._check_run(peer, manifest.run)
+        if peer == manifest.proposer:
+            self._note_holder(peer, [entry.packet for entry in manifest.entries])
         self._standing.emit(ManifestHeard(peer, manifest, sealed))
         return b""
 
@@ -262,6 +262,12 @@ class PeerService:
         if self.direct is None:
             raise Refused("it offers no direct road")
         return self.direct(peer, offer)
+
+    def _note_holder(self, peer: PeerId, packets: Sequence[Digest]) -> None:
+        """It says that it holds these."""
+        if peer in self._standing.roster:
+            for packet in packets:
+                self._standing.holders.note(peer, packet)
 
     def _check_run(self, peer: PeerId, run: Digest) -> None:
         here = self._standing.run

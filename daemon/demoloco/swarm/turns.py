@@ -1,7 +1,7 @@
 """Whose download is next: a few at a time, what matters most first.
 
-Rule: a slow download holds up nobody. One that takes over a moment lets the next begin, as long as
-the link has room for more; calls never wait here.
+Rule: a slow download holds up nobody. One that takes over a moment lets the next begin where the
+link has room for more, and where it has not after a longer moment; calls never wait here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ TURN_RATE = 625_000.0
 MIN_TURNS, MAX_TURNS = 2, 8
 MAX_DOWNLOADS = 32
 LONG_SECONDS = 1.0
+MAX_LONG_SECONDS = 5.0
+"""After so long the next begins though the link seems full: what was measured may be too little."""
 WINDOW_SECONDS, IDLE_SECONDS = 0.5, 3.0
 FULL = 0.8
 """A link that carries this share of what it can has no room for another download."""
@@ -31,6 +33,7 @@ Rank = Callable[[], tuple[int, ...]]
 class _Turn:
     """One download under way."""
 
+    began: float
     counts: bool = True  # while it holds up others
     timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +103,7 @@ class Turns:
             first = min(self._waiting, key=lambda one: (*one.rank(), one.number))
             self._waiting.remove(first)
             if not first.ready.done():
-                turn = _Turn()
+                turn = _Turn(began=asyncio.get_running_loop().time())
                 self._under_way.add(turn)
                 first.ready.set_result(turn)
 
@@ -113,8 +116,9 @@ class Turns:
         turn.timer = loop.call_later(LONG_SECONDS, self._let_others, turn)
 
     def _let_others(self, turn: _Turn) -> None:
-        down, idle = self._link().down, asyncio.get_running_loop().time() - self._then
-        if 0 < FULL * down <= self._rate and idle < IDLE_SECONDS:
+        now, down = asyncio.get_running_loop().time(), self._link().down
+        full = 0 < FULL * down <= self._rate and now - self._then < IDLE_SECONDS
+        if full and now - turn.began < MAX_LONG_SECONDS:
             self._watch(turn)
             return
         turn.counts = False
