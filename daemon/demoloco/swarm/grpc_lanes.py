@@ -128,6 +128,8 @@ class GrpcLanes:
             self._meter.sent += len(body) + FRAME_HEADER_BYTES
             while (frame := await self._next(call, frame_seconds)) is not None:
                 yield frame
+            async with asyncio.timeout(frame_seconds):
+                await call.read()  # so that the holder, too, sees it end well
         except TimeoutError:
             raise Unreachable(Fault.TIMEOUT) from None
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:

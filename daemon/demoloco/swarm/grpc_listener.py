@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -23,6 +24,7 @@ from demoloco.swarm.transport import (
     Busy,
     Meter,
     Method,
+    Outgoing,
     Refused,
     Service,
 )
@@ -34,10 +36,14 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = (1 << 20) + 1024
 MAX_CALLS = 256
 MAX_CALLS_PER_CONNECTION = 32
+MAX_STREAMS_PER_PEER = 16
+"""Those of which nothing is taken count too; those that are served have limits of their own."""
 OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
+    ("grpc.max_connection_age_ms", 3_600_000),  # whoever takes nothing holds nothing for ever
+    ("grpc.max_connection_age_grace_ms", 3_600_000),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
@@ -126,6 +132,7 @@ class _Calls(exchange_pb2_grpc.ExchangeServicer):
         self._listener = listener
         self._service = service
         self._meter = meter
+        self._streams: Counter[PeerId] = Counter()
 
     async def Call(self, request: exchange_pb2.CallRequest, context: Any) -> exchange_pb2.CallReply:
         peer = await self._known(context)
@@ -147,8 +154,19 @@ class _Calls(exchange_pb2_grpc.ExchangeServicer):
     ) -> None:
         peer = await self._known(context)
         self._meter.received += len(request.body) + FRAME_HEADER_BYTES
+        self._streams[peer] += 1
         try:
-            outgoing = self._service.open_stream(peer, request.body)
+            await self._serve(peer, request.body, context)
+        finally:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+
+    async def _serve(self, peer: PeerId, body: bytes, context: Any) -> None:
+        try:
+            if self._streams[peer] > MAX_STREAMS_PER_PEER:
+                raise Busy
+            outgoing = self._service.open_stream(peer, body)
         except Busy as error:
             await self._last(context, exchange_pb2.Frame.KIND_BUSY, error.body)
             return
@@ -158,10 +176,7 @@ class _Calls(exchange_pb2_grpc.ExchangeServicer):
         with closing(outgoing):
             try:
                 for piece in outgoing.frames():
-                    await self._piece(context, piece)
-            except TimeoutError:
-                log.info("stream=cut peer=%s why=it takes too little in too long", short(peer))
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "taken too slowly")
+                    await self._piece(context, piece, outgoing)
             except (DemolocoError, OSError) as error:
                 log.warning("stream=cut peer=%s why=%s", short(peer), error)
                 said = b"this node cannot read what was asked for"
@@ -169,11 +184,20 @@ class _Calls(exchange_pb2_grpc.ExchangeServicer):
                 return
         await self._last(context, exchange_pb2.Frame.KIND_END, b"")
 
-    async def _piece(self, context: Any, piece: bytes) -> None:
+    async def _piece(self, context: Any, piece: bytes, outgoing: Outgoing) -> None:
         """One piece on its way up: the place where what goes up is counted, and made to wait."""
         frame = exchange_pb2.Frame(kind=exchange_pb2.Frame.KIND_PIECE, payload=piece)
-        async with asyncio.timeout(TAKE_SECONDS):
-            await context.write(frame)
+        writing = asyncio.ensure_future(context.write(frame))
+        try:
+            async with asyncio.timeout(TAKE_SECONDS):
+                await asyncio.shield(writing)
+        except TimeoutError:
+            log.info("stream=cut why=its peer takes too little in too long a time")
+            outgoing.close()
+            await writing  # gRPC cannot end a stream before what was written is taken
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "taken too slowly")
+        finally:
+            writing.cancel()
         self._meter.frame_sent(piece)
 
     async def _last(
