@@ -247,9 +247,10 @@ class Roads:
 
     async def _opened(self, peer: PeerId, way: _Way, seconds: float) -> None:
         """Raises: Unreachable that names the peer and says why there is no direct road to it."""
-        pause = min(way.choice.aside_left(Road.GRPC, self._now()), MAX_PAUSE_SECONDS)
-        if way.lanes is None and pause:
-            await asyncio.sleep(pause)
+        broke = isinstance(way.error, Unreachable) and way.error.fault is not Fault.NO_ROAD
+        if way.lanes is None and broke:
+            left = way.choice.aside_left(Road.GRPC, self._now())
+            await asyncio.sleep(min(left, MAX_PAUSE_SECONDS))
         self._open_soon(peer, way)
         if way.lanes is None and way.opening is not None:
             await asyncio.wait({way.opening}, timeout=seconds)
