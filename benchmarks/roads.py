@@ -41,7 +41,8 @@ class Supplier:
     direct: Callable[[PeerId, DirectOffer], bytes] | None = None
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
-        assert method is Method.DIRECT and self.direct is not None
+        assert method is Method.DIRECT
+        assert self.direct is not None
         return self.direct(peer, decode_direct(body)[1])
 
     def open_stream(self, peer: PeerId, body: bytes) -> Pieces:
