@@ -21,6 +21,7 @@ from typing import Any
 
 import uvloop
 
+from demoloco.swarm.access import Access
 from demoloco.swarm.direct import DirectOffer, decode_direct
 from demoloco.swarm.hivemind import HivemindTransport
 from demoloco.swarm.hivemind_p2pd import LOOPBACK
@@ -63,7 +64,7 @@ class Pieces:
 async def transports(home: Path) -> tuple[PeerId, HivemindTransport, Roads]:
     """Both roads of one node, started."""
     identity = Identity.load_or_create(home)
-    libp2p = HivemindTransport(identity, LISTEN, (), LOOPBACK)
+    libp2p = HivemindTransport(identity, LISTEN, (), LOOPBACK, Access())
     roads = Roads(identity, libp2p, Wish(exchange="grpc"))
     roads.run = RUN
     await roads.start(Supplier())

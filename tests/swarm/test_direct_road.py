@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 
 import pytest
 
@@ -234,6 +235,18 @@ async def test_a_blob_comes_whole_and_is_counted_at_both_ends(bench: Bench) -> N
     assert mine.blobs_received == theirs.blobs_sent == 40 * (len(PIECE) + 5)
     assert (mine.sent, mine.received) == (theirs.received, theirs.sent)
     assert bench.supplier.streams[0].closed.is_set()
+
+
+@pytest.mark.parametrize("limited", ["up", "down"])
+async def test_a_limit_holds_up_what_the_direct_road_carries(bench: Bench, limited: str) -> None:
+    lanes = await bench.friend()
+    access = bench.meter.access if limited == "up" else lanes._meter.access
+    lane = access.up if limited == "up" else access.down
+    lane.gate.rate = 2e6
+    began = monotonic()
+    assert await all_of(lanes, 8) == 8 * len(PIECE)
+    assert monotonic() - began > 0.6 * 8 * len(PIECE) / 2e6  # less the burst
+    assert lanes._meter.blobs_received == bench.meter.blobs_sent == 8 * (len(PIECE) + 5)
 
 
 async def test_streams_at_once_take_connections_of_their_own(bench: Bench) -> None:

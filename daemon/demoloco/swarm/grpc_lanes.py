@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from demoloco.swarm.access import Passage
 from demoloco.swarm.certificates import Certificate
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,
@@ -26,6 +27,7 @@ from demoloco.swarm.transport import (
 )
 from demoloco.types import PeerId
 from demoloco_proto.v1 import exchange_pb2, exchange_pb2_grpc
+from demoloco_proto.v1.exchange_pb2 import Frame
 
 LANES = 4
 MAX_REPLY_BYTES = 8 << 20
@@ -35,6 +37,10 @@ STREAM_SECONDS = 7200.0
 """The last resort for a stream that still moves; who fetches gives up long before."""
 MAX_DETAIL_CHARACTERS = 160
 
+LEAST_WINDOW_BYTES = 64 << 10
+LIMITED_WINDOW_SECONDS = 0.2
+"""So much comes before a limit holds it up: gRPC takes it off the net unasked."""
+
 _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.use_local_subchannel_pool", 1),  # else gRPC makes one connection of them all
     ("grpc.enable_http_proxy", 0),
@@ -43,7 +49,6 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
@@ -52,14 +57,22 @@ _FAULTS = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Fault.TIMEOUT,
     grpc.StatusCode.UNIMPLEMENTED: Fault.PROTOCOL,
 }
+FAILURES = (grpc.aio.AioRpcError, asyncio.CancelledError, asyncio.InvalidStateError)
+"""What gRPC raises; CancelledError also where a channel was closed under a call."""
 _DEAD = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
 
 class _Lane:
     """One connection."""
 
-    def __init__(self, place: str, credentials: grpc.ChannelCredentials, peer: PeerId) -> None:
-        options = (*_OPTIONS, ("grpc.ssl_target_name_override", peer))
+    def __init__(
+        self, place: str, credentials: grpc.ChannelCredentials, peer: PeerId, window: int
+    ) -> None:
+        options = (
+            *_OPTIONS,
+            ("grpc.http2.lookahead_bytes", window),
+            ("grpc.ssl_target_name_override", peer),
+        )
         self.channel = grpc.aio.secure_channel(place, credentials, options=options)
         self.stub: Any = exchange_pb2_grpc.ExchangeStub(self.channel)
         self.streams = 0
@@ -91,7 +104,7 @@ class GrpcLanes:
         Raises: Unreachable.
         """
         for place in places:
-            lane = _Lane(place, self._credentials, self._peer)
+            lane = self._new(place)
             try:
                 async with asyncio.timeout(seconds):
                     await lane.ready()
@@ -108,36 +121,43 @@ class GrpcLanes:
     async def call(self, method: Method, body: bytes, seconds: float) -> bytes:
         """Raises: Unreachable, Refused."""
         request = exchange_pb2.CallRequest(method=method.value, body=body)
-        self._meter.sent += len(body)
+        self._meter.word_sent(len(body))
         try:
             reply = await self._lane().stub.Call(request, timeout=seconds)
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        except FAILURES as error:
             _raise(error)
         if reply.WhichOneof("outcome") != "answer":
             raise Refused(reply.refusal)
-        self._meter.received += len(reply.answer)
+        self._meter.word_received(len(reply.answer))
         answer: bytes = reply.answer
         return answer
 
     async def stream(self, body: bytes, frame_seconds: float) -> AsyncGenerator[bytes, None]:
         """Frames, as `Transport.stream`."""
-        lane = self._lane()
-        lane.streams += 1
-        call = lane.stub.Stream(exchange_pb2.StreamRequest(body=body), timeout=STREAM_SECONDS)
-        try:
-            self._meter.sent += len(body) + FRAME_HEADER_BYTES
-            while (frame := await self._next(call, frame_seconds)) is not None:
-                yield frame
-            async with asyncio.timeout(frame_seconds):
-                await call.read()  # so that the holder, too, sees it end well
-        except TimeoutError:
-            raise Unreachable(Fault.TIMEOUT) from None
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            _raise(error)
-        finally:
-            call.cancel()
-            lane.streams -= 1
-            await self._close_if_retired()
+        access = self._meter.access
+        async with access.download_slot():
+            lane = self._lane()
+            lane.streams += 1
+            call = lane.stub.Stream(timeout=STREAM_SECONDS)
+            try:
+                with access.down.begin(self._peer) as passage:
+                    async with asyncio.timeout(frame_seconds):
+                        await call.write(exchange_pb2.StreamRequest(body=body))
+                    self._meter.word_sent(len(body) + FRAME_HEADER_BYTES)
+                    while (frame := await self._next(call, frame_seconds, passage)) is not None:
+                        yield frame
+                    passage.arrived()
+                    async with asyncio.timeout(frame_seconds):
+                        await call.done_writing()  # so that the holder, too, sees it end well
+                        await call.read()
+            except TimeoutError:
+                raise Unreachable(Fault.TIMEOUT) from None
+            except FAILURES as error:
+                _raise(error)
+            finally:
+                call.cancel()
+                lane.streams -= 1
+                await self._close_if_retired()
 
     async def retire(self) -> None:
         """Take no more streams; those under way end as they can."""
@@ -149,24 +169,33 @@ class GrpcLanes:
         for lane in lanes:
             await lane.channel.close()
 
-    async def _next(self, call: Any, seconds: float) -> bytes | None:
+    async def _next(self, call: Any, seconds: float, passage: Passage) -> bytes | None:
         """The next piece on its way down, counted; None at the end."""
-        async with asyncio.timeout(seconds):
-            frame = await call.read()
-        if frame is grpc.aio.EOF:
-            raise Unreachable(Fault.BROKEN, "the stream ended without an end")
-        payload: bytes = frame.payload
-        if len(payload) > MAX_FRAME_BYTES:
-            raise Unreachable(Fault.PROTOCOL, f"a frame of {len(payload)} bytes")
-        if frame.kind == exchange_pb2.Frame.KIND_PIECE:
-            self._meter.frame_received(payload)
-            return payload
-        self._meter.received += len(payload) + FRAME_HEADER_BYTES
-        if frame.kind == exchange_pb2.Frame.KIND_BUSY:
-            raise Busy(payload)
-        if frame.kind != exchange_pb2.Frame.KIND_END:
-            raise Refused(payload.decode(errors="replace"))
-        return None
+        piece = bytearray()
+        while True:
+            async with asyncio.timeout(seconds):
+                frame = await call.read()
+            if frame is grpc.aio.EOF:
+                raise Unreachable(Fault.BROKEN, "the stream ended without an end")
+            if frame.kind not in (Frame.KIND_PART, Frame.KIND_PIECE):
+                self._check_end(frame)
+                return None
+            piece += frame.payload
+            if len(piece) > MAX_FRAME_BYTES:
+                raise Unreachable(Fault.PROTOCOL, f"a frame of over {MAX_FRAME_BYTES} bytes")
+            await passage.pass_(len(frame.payload))
+            if frame.kind == Frame.KIND_PIECE:
+                whole = bytes(piece)
+                self._meter.frame_received(whole)
+                return whole
+
+    def _check_end(self, frame: Frame) -> None:
+        """Raises: Refused, Busy where it is no good end."""
+        self._meter.word_received(len(frame.payload) + FRAME_HEADER_BYTES)
+        if frame.kind == Frame.KIND_BUSY:
+            raise Busy(frame.payload)
+        if frame.kind != Frame.KIND_END:
+            raise Refused(frame.payload.decode(errors="replace"))
 
     def _lane(self) -> _Lane:
         """The one with the fewest streams; a new one while all are in use and there may be more."""
@@ -174,22 +203,28 @@ class GrpcLanes:
             raise Unreachable(Fault.BROKEN, "the direct road is closed")
         best = min(self._lanes, key=lambda lane: lane.streams)
         if best.streams and len(self._lanes) < LANES:
-            best = _Lane(self._place, self._credentials, self._peer)
+            best = self._new(self._place)
             self._lanes.append(best)
         return best
+
+    def _new(self, place: str) -> _Lane:
+        limit = self._meter.access.down.gate.rate
+        wanted = int(limit * LIMITED_WINDOW_SECONDS) if limit else WINDOW_BYTES
+        window = max(LEAST_WINDOW_BYTES, min(WINDOW_BYTES, wanted))
+        return _Lane(place, self._credentials, self._peer, window)
 
     async def _close_if_retired(self) -> None:
         if self._retired and not any(lane.streams for lane in self._lanes):
             await self.close()
 
 
-def _raise(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> NoReturn:
+def _raise(error: BaseException) -> NoReturn:
     """Raises: Unreachable; CancelledError only where this task itself is cancelled."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise error
-        raise Unreachable(Fault.BROKEN, "the direct road was closed") from error
-    fault = _FAULTS.get(error.code(), Fault.BROKEN)
-    detail = " ".join((error.details() or "").split())
-    raise Unreachable(fault, detail[-MAX_DETAIL_CHARACTERS:]) from error
+    if isinstance(error, grpc.aio.AioRpcError):
+        fault = _FAULTS.get(error.code(), Fault.BROKEN)
+        detail = " ".join((error.details() or "").split())
+        raise Unreachable(fault, detail[-MAX_DETAIL_CHARACTERS:]) from error
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+        raise error
+    raise Unreachable(Fault.BROKEN, "the direct road was closed") from error

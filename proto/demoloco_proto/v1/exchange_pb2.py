@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n demoloco_proto/v1/exchange.proto\x12\x11\x64\x65moloco_proto.v1\"+\n\x0b\x43\x61llRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\";\n\tCallReply\x12\x10\n\x06\x61nswer\x18\x01 \x01(\x0cH\x00\x12\x11\n\x07refusal\x18\x02 \x01(\tH\x00\x42\t\n\x07outcome\"\x1d\n\rStreamRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\"\x8c\x01\n\x05\x46rame\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.demoloco_proto.v1.Frame.Kind\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"E\n\x04Kind\x12\x0e\n\nKIND_PIECE\x10\x00\x12\x10\n\x0cKIND_REFUSAL\x10\x01\x12\x0c\n\x08KIND_END\x10\x02\x12\r\n\tKIND_BUSY\x10\x03\":\n\x06\x44irect\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x0e\n\x06places\x18\x03 \x03(\t2\x98\x01\n\x08\x45xchange\x12\x44\n\x04\x43\x61ll\x12\x1e.demoloco_proto.v1.CallRequest\x1a\x1c.demoloco_proto.v1.CallReply\x12\x46\n\x06Stream\x12 .demoloco_proto.v1.StreamRequest\x1a\x18.demoloco_proto.v1.Frame0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n demoloco_proto/v1/exchange.proto\x12\x11\x64\x65moloco_proto.v1\"+\n\x0b\x43\x61llRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\";\n\tCallReply\x12\x10\n\x06\x61nswer\x18\x01 \x01(\x0cH\x00\x12\x11\n\x07refusal\x18\x02 \x01(\tH\x00\x42\t\n\x07outcome\"\x1d\n\rStreamRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\"\x9b\x01\n\x05\x46rame\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.demoloco_proto.v1.Frame.Kind\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"T\n\x04Kind\x12\x0e\n\nKIND_PIECE\x10\x00\x12\x10\n\x0cKIND_REFUSAL\x10\x01\x12\x0c\n\x08KIND_END\x10\x02\x12\r\n\tKIND_BUSY\x10\x03\x12\r\n\tKIND_PART\x10\x04\":\n\x06\x44irect\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x0e\n\x06places\x18\x03 \x03(\t2\x9a\x01\n\x08\x45xchange\x12\x44\n\x04\x43\x61ll\x12\x1e.demoloco_proto.v1.CallRequest\x1a\x1c.demoloco_proto.v1.CallReply\x12H\n\x06Stream\x12 .demoloco_proto.v1.StreamRequest\x1a\x18.demoloco_proto.v1.Frame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMREQUEST']._serialized_start=161
   _globals['_STREAMREQUEST']._serialized_end=190
   _globals['_FRAME']._serialized_start=193
-  _globals['_FRAME']._serialized_end=333
+  _globals['_FRAME']._serialized_end=348
   _globals['_FRAME_KIND']._serialized_start=264
-  _globals['_FRAME_KIND']._serialized_end=333
-  _globals['_DIRECT']._serialized_start=335
-  _globals['_DIRECT']._serialized_end=393
-  _globals['_EXCHANGE']._serialized_start=396
-  _globals['_EXCHANGE']._serialized_end=548
+  _globals['_FRAME_KIND']._serialized_end=348
+  _globals['_DIRECT']._serialized_start=350
+  _globals['_DIRECT']._serialized_end=408
+  _globals['_EXCHANGE']._serialized_start=411
+  _globals['_EXCHANGE']._serialized_end=565
 # @@protoc_insertion_point(module_scope)

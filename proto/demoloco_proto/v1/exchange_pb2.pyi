@@ -90,29 +90,33 @@ class Frame(google.protobuf.message.Message):
     class _KindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Frame._Kind.ValueType], builtins.type):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         KIND_PIECE: Frame._Kind.ValueType  # 0
-        """payload: a BlobChunk"""
+        """payload: a BlobChunk, or what is left of it"""
         KIND_REFUSAL: Frame._Kind.ValueType  # 1
         """payload: text, at most 300 characters"""
         KIND_END: Frame._Kind.ValueType  # 2
         """no payload"""
         KIND_BUSY: Frame._Kind.ValueType  # 3
         """payload: a Busy"""
+        KIND_PART: Frame._Kind.ValueType  # 4
+        """payload: the next bytes of a BlobChunk that a later frame completes"""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_PIECE: Frame.Kind.ValueType  # 0
-    """payload: a BlobChunk"""
+    """payload: a BlobChunk, or what is left of it"""
     KIND_REFUSAL: Frame.Kind.ValueType  # 1
     """payload: text, at most 300 characters"""
     KIND_END: Frame.Kind.ValueType  # 2
     """no payload"""
     KIND_BUSY: Frame.Kind.ValueType  # 3
     """payload: a Busy"""
+    KIND_PART: Frame.Kind.ValueType  # 4
+    """payload: the next bytes of a BlobChunk that a later frame completes"""
 
     KIND_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     kind: Global___Frame.Kind.ValueType
     payload: builtins.bytes
-    """at most 256 KiB and 64 bytes"""
+    """at most 256 KiB and 64 bytes, all parts of a chunk together"""
     def __init__(
         self,
         *,

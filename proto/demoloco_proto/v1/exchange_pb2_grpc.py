@@ -39,7 +39,7 @@ class ExchangeStub(object):
                 request_serializer=demoloco__proto_dot_v1_dot_exchange__pb2.CallRequest.SerializeToString,
                 response_deserializer=demoloco__proto_dot_v1_dot_exchange__pb2.CallReply.FromString,
                 _registered_method=True)
-        self.Stream = channel.unary_stream(
+        self.Stream = channel.stream_stream(
                 '/demoloco_proto.v1.Exchange/Stream',
                 request_serializer=demoloco__proto_dot_v1_dot_exchange__pb2.StreamRequest.SerializeToString,
                 response_deserializer=demoloco__proto_dot_v1_dot_exchange__pb2.Frame.FromString,
@@ -55,8 +55,9 @@ class ExchangeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Stream(self, request, context):
-        """The pieces of a blob, then one frame that says how it ended.
+    def Stream(self, request_iterator, context):
+        """One request; the pieces of a blob, then one frame that says how it ended. The caller ends its
+        side when all has come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +71,7 @@ def add_ExchangeServicer_to_server(servicer, server):
                     request_deserializer=demoloco__proto_dot_v1_dot_exchange__pb2.CallRequest.FromString,
                     response_serializer=demoloco__proto_dot_v1_dot_exchange__pb2.CallReply.SerializeToString,
             ),
-            'Stream': grpc.unary_stream_rpc_method_handler(
+            'Stream': grpc.stream_stream_rpc_method_handler(
                     servicer.Stream,
                     request_deserializer=demoloco__proto_dot_v1_dot_exchange__pb2.StreamRequest.FromString,
                     response_serializer=demoloco__proto_dot_v1_dot_exchange__pb2.Frame.SerializeToString,
@@ -114,7 +115,7 @@ class Exchange(object):
             _registered_method=True)
 
     @staticmethod
-    def Stream(request,
+    def Stream(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -124,8 +125,8 @@ class Exchange(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/demoloco_proto.v1.Exchange/Stream',
             demoloco__proto_dot_v1_dot_exchange__pb2.StreamRequest.SerializeToString,

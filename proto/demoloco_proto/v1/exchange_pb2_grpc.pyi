@@ -45,15 +45,15 @@ _ExchangeCallType = typing_extensions.TypeVar(
 
 _ExchangeStreamType = typing_extensions.TypeVar(
     '_ExchangeStreamType',
-    grpc.UnaryStreamMultiCallable[
+    grpc.StreamStreamMultiCallable[
         demoloco_proto.v1.exchange_pb2.StreamRequest,
         demoloco_proto.v1.exchange_pb2.Frame,
     ],
-    grpc.aio.UnaryStreamMultiCallable[
+    grpc.aio.StreamStreamMultiCallable[
         demoloco_proto.v1.exchange_pb2.StreamRequest,
         demoloco_proto.v1.exchange_pb2.Frame,
     ],
-    default=grpc.UnaryStreamMultiCallable[
+    default=grpc.StreamStreamMultiCallable[
         demoloco_proto.v1.exchange_pb2.StreamRequest,
         demoloco_proto.v1.exchange_pb2.Frame,
     ],
@@ -66,7 +66,7 @@ class ExchangeStub(typing.Generic[_ExchangeCallType, _ExchangeStreamType]):
             demoloco_proto.v1.exchange_pb2.CallRequest,
             demoloco_proto.v1.exchange_pb2.CallReply,
         ],
-        grpc.UnaryStreamMultiCallable[
+        grpc.StreamStreamMultiCallable[
             demoloco_proto.v1.exchange_pb2.StreamRequest,
             demoloco_proto.v1.exchange_pb2.Frame,
         ],
@@ -78,7 +78,7 @@ class ExchangeStub(typing.Generic[_ExchangeCallType, _ExchangeStreamType]):
             demoloco_proto.v1.exchange_pb2.CallRequest,
             demoloco_proto.v1.exchange_pb2.CallReply,
         ],
-        grpc.aio.UnaryStreamMultiCallable[
+        grpc.aio.StreamStreamMultiCallable[
             demoloco_proto.v1.exchange_pb2.StreamRequest,
             demoloco_proto.v1.exchange_pb2.Frame,
         ],
@@ -87,14 +87,16 @@ class ExchangeStub(typing.Generic[_ExchangeCallType, _ExchangeStreamType]):
     Call: _ExchangeCallType
 
     Stream: _ExchangeStreamType
-    """The pieces of a blob, then one frame that says how it ended."""
+    """One request; the pieces of a blob, then one frame that says how it ended. The caller ends its
+    side when all has come.
+    """
 
 ExchangeAsyncStub: typing_extensions.TypeAlias = ExchangeStub[
     grpc.aio.UnaryUnaryMultiCallable[
         demoloco_proto.v1.exchange_pb2.CallRequest,
         demoloco_proto.v1.exchange_pb2.CallReply,
     ],
-    grpc.aio.UnaryStreamMultiCallable[
+    grpc.aio.StreamStreamMultiCallable[
         demoloco_proto.v1.exchange_pb2.StreamRequest,
         demoloco_proto.v1.exchange_pb2.Frame,
     ],
@@ -111,9 +113,11 @@ class ExchangeServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Stream(
         self,
-        request: demoloco_proto.v1.exchange_pb2.StreamRequest,
+        request_iterator: _MaybeAsyncIterator[demoloco_proto.v1.exchange_pb2.StreamRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[demoloco_proto.v1.exchange_pb2.Frame], collections.abc.AsyncIterator[demoloco_proto.v1.exchange_pb2.Frame]]:
-        """The pieces of a blob, then one frame that says how it ended."""
+        """One request; the pieces of a blob, then one frame that says how it ended. The caller ends its
+        side when all has come.
+        """
 
 def add_ExchangeServicer_to_server(servicer: ExchangeServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
