@@ -131,6 +131,8 @@ def test_an_impossible_run_is_refused_in_words(values: dict[str, Any], words: st
         ({"max_download": "100kbit"}, "128 kbit/s to 1000 Gbit/s; leave it out for no limit"),
         ({"log_level": "INFO"}, "debug, info, warning"),
         ({"log_format": "logfmt"}, "text, json"),
+        ({"exchange": "quic"}, "exchange = 'quic' .*auto, libp2p, grpc.*default, auto"),
+        ({"direct_port": 65_536}, "direct_port = 65536 .*0 to 65535"),
     ],
 )
 def test_an_impossible_node_is_refused_in_words(values: dict[str, Any], words: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic
 from typing import ClassVar
 
 import psutil
@@ -34,12 +35,13 @@ from demoloco.swarm.hivemind_hints import (
 )
 from demoloco.swarm.hivemind_p2pd import CountingP2P
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.port import MemberSeen
+from demoloco.swarm.port import MemberLost, MemberSeen
 from demoloco.types import BlobRef
 from demoloco.wire import digest_of, encode_member, seal
 from tests.contract.swarm_lab import (
     DEADLINE_SECONDS,
     HIVEMIND_WARNINGS,
+    HivemindGrpcLab,
     HivemindLab,
     a_run,
     two,
@@ -131,6 +133,25 @@ async def test_a_peer_that_does_not_know_a_call_is_an_older_one(lab: HivemindLab
     await newer.swarm.transport.connect(older.peer, older.swarm.addresses, DEADLINE_SECONDS)
     found = await probe_link(newer.swarm.transport, older.peer)
     assert found["old"] is True, found
+
+
+@pytest.mark.slow
+async def test_two_nodes_stay_members_over_the_direct_road_while_a_p2pd_is_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lab = HivemindGrpcLab(tmp_path)
+    first, second = await two(lab)
+    for node, other in ((first, second), (second, first)):  # which opens the road both ways
+        assert await node.swarm.fetch(other.shelf.put(b"small"), [other.peer]) == b"small"
+    monkeypatch.setattr(first.swarm.transport, "_rebuild", asyncio.Event().wait)
+    os.kill(first.swarm.transport.daemon_pid, signal.SIGKILL)
+    await until(lambda: first.swarm.transport.daemon_pid is None)
+    begun, patience = monotonic(), 2 * lab.timing.patience_seconds
+    blob = second.shelf.put(bytes(1 << 20))
+    await until(lambda: monotonic() - begun > patience)
+    assert await first.swarm.fetch(blob, [second.peer]) == bytes(1 << 20)
+    assert not [event for event in first.heard + second.heard if isinstance(event, MemberLost)]
+    await lab.close()
 
 
 CHILD = """
