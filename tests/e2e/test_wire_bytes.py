@@ -55,7 +55,7 @@ def wire() -> Iterator[Tap]:
 @pytest.fixture(scope="module")
 def readings(place: World, wire: Tap) -> Readings:
     announced = f"/ip4/127.0.0.1/tcp/{wire.port}"
-    few_steps = sets(inner_steps=10, evaluate_every=0, threads=1)  # of no effect on a packet's size
+    few_steps = sets(inner_steps=10, evaluate_every=0, threads=1, ladder=64)  # so k stays
     first = place.daemon("first").start("--announce", announced, *few_steps)
     first.ready()
     wire.upstream = _port_of(place)
