@@ -55,3 +55,14 @@ SETTINGS = {
         Setting("5-among-50", 50, 30, thin_up_mbit=5),
     )
 }
+
+_FAST: Mapping[str, Any] = {"up": 50e6, "down": 50e6, "delay": 0.0075, "loss": 0.0}
+_THIN: Mapping[str, Any] = {"up": 2e6, "down": 50e6, "delay": 0.1425, "loss": 0.0}
+SLOWDOWN: tuple[dict[str, Mapping[str, Any]], dict[str, Mapping[str, Any]]] = (
+    dict.fromkeys(HOSTS, _FAST),
+    dict.fromkeys(HOSTS, _FAST) | {HOSTS[0]: _THIN},
+)
+"""All alike; and the first node with 2 Mbit/s up, 300 ms from each of the others."""
+
+JOINER = "joiner"
+JOIN_SETTING: Mapping[str, Any] = {"up": 20e6, "down": 20e6, "delay": 0.025, "loss": 0.0}

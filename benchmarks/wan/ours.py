@@ -1,7 +1,7 @@
 """Real nodes on emulated links: what their rounds took.
 
-Rule: nodes start and meet on open links, for that is measured elsewhere; the links become thin
-then, and some rounds pass before the first that counts.
+Rule: nodes start and meet on open links, for that is measured elsewhere. The links become thin
+then, and some rounds pass before the first that counts: nodes must find out what they have got.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.daemons import Daemon, World, sets, world
-from benchmarks.wan.cases import HOSTS, OPEN
-from benchmarks.wan.course import Round, read
+from benchmarks.wan.cases import OPEN
+from benchmarks.wan.course import Facts, Round, moment, read
+from benchmarks.wan.limit import WIRE_SHARE
 from benchmarks.wanlab.lab import Lab
 
 TASK = "synthetic_task:Synthetic"
 TASK_FILE = Path(__file__).parents[1] / "synthetic_task.py"
 BATCH_SIZE = 8
-START_SECONDS = 300.0
+START_SECONDS = 600.0
+
+Links = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -30,96 +33,148 @@ class Plan:
     """What the nodes do."""
 
     millions: float
-    inner_steps: int = 10
-    step_seconds: float = 0.5
-    warm_rounds: int = 3
-    rounds: int = 5
-    settings: tuple[str, ...] = ()  # further arguments of each node
+    inner_steps: int
+    step_seconds: float
+    warm_rounds: int
+    rounds: int
+    settings: tuple[str, ...] = ()  # further arguments of the founder
 
     @property
     def round_seconds(self) -> float:
         return self.inner_steps * self.step_seconds
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
+    """Some rounds in a row, and the lab's counters before and after."""
+
     rounds: list[Round]
     before: dict[str, Any]
     after: dict[str, Any]
-    statuses: dict[str, Any] = field(default_factory=dict)
 
-    def per_round(self, host: str, way: str) -> float:
-        """Bytes of a host's interface."""
+    def bytes_per_round(self, host: str, way: str) -> float:
+        """Of a host's interface."""
         passed = self.after["hosts"][host][way]["bytes"] - self.before["hosts"][host][way]["bytes"]
         return float(passed) / max(1, len(self.rounds))
 
     @property
     def overrun(self) -> int:
-        return sum(int(host["overrun"]) for host in self.after["hosts"].values())
+        return sum(
+            int(host["overrun"]) - int(self.before["hosts"][name]["overrun"])
+            for name, host in self.after["hosts"].items()
+        )
+
+
+@dataclass(frozen=True)
+class Joining:
+    """One node's way into the run."""
+
+    seconds: float  # from the start of fetching to standing on the agreed state
+    limit_seconds: float  # what had to be fetched / the downlink
+    bytes: int
+    rounds_lost: int  # by the others, meanwhile
 
 
 class Party:
-    """Nodes on a lab's hosts."""
+    """Nodes on a lab's hosts; `spare` hosts have none yet."""
 
-    def __init__(self, lab: Lab, held: ExitStack, hosts: tuple[str, ...] = HOSTS) -> None:
-        self.lab = lab
-        self.world: World = held.enter_context(world())
-        shutil.copy(TASK_FILE, self.world.root)
+    def __init__(
+        self, held: ExitStack, plan: Plan, hosts: tuple[str, ...], spare: tuple[str, ...], tcp: str
+    ) -> None:
+        self.plan = plan
+        named = dict.fromkeys((*hosts, *spare), OPEN)
+        self.lab = held.enter_context(Lab(named, seed=1, congestion_control=tcp))
+        self._world: World = held.enter_context(world())
+        shutil.copy(TASK_FILE, self._world.root)
         self.nodes = {host: self._node(host) for host in hosts}
 
     def _node(self, host: str) -> Daemon:
-        made = self.world.daemon(host)
+        made = self._world.daemon(host)
         made.place = partial(self.lab.inside, host)
         made.listen = f"/ip4/{self.lab.ip(host)}/tcp/0"
         return made
 
-    def start(self, plan: Plan) -> None:
+    def start(self) -> None:
         """All nodes, until each has been in two rounds."""
+        plan = self.plan
         first, *others = self.nodes.values()
-        own = [*sets(threads=1, log_level="debug"), *plan.settings]
-        first.start("--task", TASK, *run_settings(plan), *own)
+        run = sets(
+            inner_steps=plan.inner_steps,
+            batch_size=BATCH_SIZE,
+            evaluate_every=0,
+            task__millions=plan.millions,
+            task__pace_ms=plan.step_seconds * 1000,
+        )
+        first.start("--task", TASK, *run, *plan.settings, *_OWN)
         for node in others:
-            node.start("--task", TASK, "--peers", first.address, *own)
+            self._join(node)
         for node in self.nodes.values():
             node.wait_for(lambda status: status.rounds_contributed >= 2, START_SECONDS)
 
-    def await_round(self, number: int, seconds: float) -> None:
+    def _join(self, node: Daemon) -> None:
+        address = next(iter(self.nodes.values())).address
+        node.start("--task", TASK, "--peers", address, *_OWN)
+
+    def play(self, links: Links, rounds: int | None = None) -> Outcome:
+        """Rounds on these links."""
+        for host, link in links.items():
+            self.lab.set_link(host, **link)
+        plan, count = self.plan, rounds or self.plan.rounds
+        patience = 120 + 10 * plan.round_seconds
+        first = self._newest + plan.warm_rounds
+        self._await_round(first, patience * plan.warm_rounds)
+        before = self.lab.stats()
+        last = first + count
+        self._await_round(last, patience * count)
+        after = self.lab.stats()
+        found = [one for one in self._rounds() if first < one.number <= last]
+        return Outcome(found, before, after)
+
+    def join(self, host: str, link: Mapping[str, Any]) -> Joining:
+        """A further node, on a spare host with this link."""
+        self.lab.set_link(host, **link)
+        before = self._newest
+        node = self._node(host)
+        self._join(node)
+        node.wait_for(lambda status: status.rounds_contributed >= 1, START_SECONDS)
+        lost = sum(
+            1
+            for one in self._rounds()
+            if one.number > before
+            for name in self.nodes
+            if name in one.samples and one.samples[name] == 0
+        )
+        began, ended, size = _fetched(node.facts())
+        return Joining(ended - began, size * WIRE_SHARE * 8 / link["down"], size, lost)
+
+    def _await_round(self, number: int, seconds: float) -> None:
         for node in self.nodes.values():
             node.wait_for_round(number, seconds)
 
     @property
-    def newest(self) -> int:
+    def _newest(self) -> int:
         return max(int(node.status.round) for node in self.nodes.values())
 
-    def rounds(self) -> list[Round]:
+    def _rounds(self) -> list[Round]:
         return read({host: node.facts() for host, node in self.nodes.items()})
 
 
-def run_settings(plan: Plan) -> list[str]:
-    return sets(
-        inner_steps=plan.inner_steps,
-        batch_size=BATCH_SIZE,
-        evaluate_every=0,
-        task__millions=plan.millions,
-        task__pace_ms=plan.step_seconds * 1000,
-    )
+_OWN = sets(threads=1, log_level="debug")
 
 
-def play(links: Mapping[str, Mapping[str, Any]], plan: Plan, **lab_options: Any) -> Outcome:
-    """Rounds on these links, from the first that counts."""
-    with ExitStack() as held:
-        lab = held.enter_context(Lab(dict.fromkeys(links, OPEN), seed=1, **lab_options))
-        party = Party(lab, held, tuple(links))
-        party.start(plan)
-        for host, link in links.items():
-            lab.set_link(host, **link)
-        patience = 60 + 20 * plan.round_seconds
-        first = party.newest + plan.warm_rounds
-        party.await_round(first, patience * plan.warm_rounds)
-        before = lab.stats()
-        last = first + plan.rounds
-        party.await_round(last, patience * plan.rounds)
-        after = lab.stats()
-        rounds = [one for one in party.rounds() if first < one.number <= last]
-        statuses = {host: node.status for host, node in party.nodes.items()}
-        return Outcome(rounds, before, after, statuses)
+def _fetched(lines: list[Facts]) -> tuple[float, float, int]:
+    """When fetching began, when the agreed state was taken, and the bytes in between."""
+    began = ended = 0.0
+    size = 0
+    for facts in lines:
+        event = str(facts.get("event"))
+        if event == "fetching the agreed state":
+            began = began or moment(facts)
+            size += facts["bytes"]
+        elif event == "fetched a gift":
+            size += facts["bytes"]
+        elif event.startswith("took the agreed state"):
+            ended = moment(facts)
+            break
+    assert began < ended, "a joiner did not tell of its state"
+    return began, ended, size
