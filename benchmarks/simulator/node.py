@@ -6,7 +6,7 @@ is the hash of its history, a packet tells all samples that its node owes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,13 @@ from demoloco.rounds import events as ev
 from demoloco.rounds.facts import Settings
 from demoloco.rounds.machine import Machine
 from demoloco.rounds.rules import head_of, told_by
-from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Round
+from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round
 
 if TYPE_CHECKING:
     from benchmarks.simulator.world import World
 
-HEARTBEAT = 2.0
-SILENCE = 7.0
 LEAVE_SECONDS = 20.0
+TOGETHER_SECONDS = 0.05
 
 
 class SimNode:
@@ -61,15 +60,15 @@ class SimNode:
             )
         )
         self.member = newcomer(self.name)
-        self.last_seen: dict[PeerId, float] = {}
-        self.newest: dict[PeerId, Member] = {}
+        self.words = self.world.words_of(self)
+        self._waiting: list[ev.Event] = []
         disk = self.disk
         if disk.head is not None:
             owed, pending = self._restore()
             at, chain = disk.states[disk.head.digest], self.disk.chain(disk.head.digest)
             self.hear(ev.Started(disk.head, at, chain, pending, 1.0, owed_samples=owed))
         self.later(0.5, lambda: self.hear(ev.WorkerCame()))
-        self.later(0.1, self.beat)
+        self.words.start()
 
     def _restore(self) -> tuple[int, Offer | None]:
         """What is owed according to the disk, and the packet for the open round."""
@@ -114,6 +113,29 @@ class SimNode:
                 self.carry_out(effect)
             self.world.check(self)
 
+    def hear_all(self, events: Sequence[ev.Event]) -> None:
+        """What came together: all is noted, then what is wanted is decided once."""
+        if self.alive and events:
+            for event in events[:-1]:
+                noted = self.machine.state.note(event, self.world.now)
+                self.world.listen(self.name, event, noted)
+                for effect in noted:
+                    self.carry_out(effect)
+            self.hear(events[-1])
+
+    def soon(self, event: ev.Event) -> None:
+        """It is heard with all else of the same moment, which is TOGETHER_SECONDS long."""
+        if not self.world.by_mouth:
+            return self.hear(event)
+        self._waiting.append(event)
+        if len(self._waiting) == 1:
+            self.later(TOGETHER_SECONDS, self._hear_waiting)
+        return None
+
+    def _hear_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.hear_all(waiting)
+
     # -- the law ------------------------------------------------------------
     def _excuse(self, effects: list[ef.Effect]) -> None:
         """The law holds but for what a warning names; and a warning comes only where it must."""
@@ -157,7 +179,7 @@ class SimNode:
             case ef.Contribute(round_, parent, samples):
                 self.work(0.1, lambda: self._contributed(round_, parent, samples))
             case ef.Announce(offers):
-                self.world.tell(self, ev.OffersHeard(self.name, offers))
+                self.words.announce(offers)
             case ef.Fetch(_, _, _, offer):
                 assert offer is not None
                 seconds = self.world.random.uniform(*self.world.faults.transfer)
@@ -175,14 +197,16 @@ class SimNode:
                 self.disk.manifests[manifest.digest] = manifest
             case ef.Publish(manifest):
                 assert manifest.digest in self.disk.manifests, "told before it was durable"
-                self.world.tell(self, ev.ManifestHeard(self.name, manifest))
+                self.words.publish(manifest)
             case ef.Apply():
                 self.later(0.05, lambda: self._apply(effect))
             case ef.Adopt(head, fingerprint):
                 self.later(0.05, lambda: self._adopt(head, fingerprint))
             case ef.Say(phase, head):
                 sequence = max(self.member.sequence + 1, int(self.world.now * 1000))
-                self.member = replace(self.member, phase=phase, head=head, sequence=sequence)
+                before = self.member
+                self.member = replace(before, phase=phase, head=head, sequence=sequence)
+                self.words.say(before)
             case ef.Note(text):
                 self.notes.append(text)
             case ef.WakeMe(at):
@@ -190,8 +214,7 @@ class SimNode:
                 self.later(max(0.0, at - self.world.now), lambda: self._wake(at))
             case ef.Stop():
                 self.alive = False
-                for other in self.world.others(self):
-                    self.world.send(self, other, lambda o=other: o.forget(self.name))
+                self.words.goodbye()
 
     def _wake(self, at: float) -> None:
         if self.waking == at:
@@ -222,13 +245,13 @@ class SimNode:
     def _fetch(self, offer: Offer, holders: tuple[PeerId, ...]) -> None:
         packet = offer.packet
         if packet in self.disk.packets:
-            return self.hear(ev.PacketFetched(packet, 1.0))
+            return self.soon(ev.PacketFetched(packet, 1.0))
         for holder in holders:
             other = self.world.nodes.get(holder)
             if other and self.world.answers(self, other) and packet in other.disk.packets:
                 self.disk.packets[packet] = offer.round
-                return self.hear(ev.PacketFetched(packet, 1.0))
-        return self.hear(ev.FetchFailed(packet))
+                return self.soon(ev.PacketFetched(packet, 1.0))
+        return self.soon(ev.FetchFailed(packet))
 
     def _fetch_manifests(self, holder: PeerId, head: Digest) -> None:
         other = self.world.nodes[holder]
@@ -296,24 +319,3 @@ class SimNode:
         self.applied.append((head.round, head.digest, event.fingerprint))
         self.hear(event)
         self.disk.owed = self.machine.state.labour.owed_samples
-
-    # -- heartbeats ------------------------------------------------------------
-    def beat(self) -> None:
-        for other in self.world.others(self):
-            self.world.send(self, other, lambda o=other, m=self.member: o.see(m))
-        for peer, seen in list(self.last_seen.items()):
-            if self.world.now - seen > SILENCE:
-                self.forget(peer)
-        self.later(HEARTBEAT, self.beat)
-
-    def see(self, member: Member) -> None:
-        """The machine hears what is new."""
-        self.last_seen[member.peer] = self.world.now
-        if self.newest.get(member.peer) != member:
-            self.newest[member.peer] = member
-            self.hear(ev.MemberSeen(member))
-
-    def forget(self, peer: PeerId) -> None:
-        if self.last_seen.pop(peer, None) is not None:
-            self.newest.pop(peer)
-            self.hear(ev.MemberLost(peer))

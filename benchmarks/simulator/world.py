@@ -12,16 +12,26 @@ from collections.abc import Callable
 
 from benchmarks.simulator.node import SimNode
 from benchmarks.simulator.parts import GENESIS, PACE, RUN, Faults, digest
+from benchmarks.simulator.words import MouthToMouth, ToAll, Words
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.decide import MAX_REPLAY
+from demoloco.swarm.gossip import is_small
 from demoloco.types import Digest, Manifest, PeerId
 
 
 class World:
     """The virtual clock and the network between the nodes."""
 
-    def __init__(self, seed: int, speeds: list[float], faults: Faults | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        speeds: list[float],
+        faults: Faults | None = None,
+        *,
+        by_mouth: bool | None = None,
+    ) -> None:
+        """`by_mouth`: words travel as in the mesh, else from each to all; None: as many are."""
         self.random = random.Random(seed)
         self.faults = faults or Faults()
         self.now = 0.0
@@ -31,6 +41,8 @@ class World:
         self.creator = PeerId(names[0])
         self.pace = PACE
         self.most_replayed = MAX_REPLAY
+        self.by_mouth = not is_small(len(speeds) - 1) if by_mouth is None else by_mouth
+        self.refuses = False  # whether a crashed node's machine says that nobody listens
         self.islands: list[set[PeerId]] = []
         self.away: set[PeerId] = set()  # nobody reaches them, nor they anybody
         self.manifests: dict[Digest, Manifest] = {}  # all that anybody ever had
@@ -39,6 +51,15 @@ class World:
         founder = self.nodes[self.creator]
         founder.disk.head = GENESIS
         founder.disk.states[RUN] = digest("initial")
+
+    def words_of(self, node: SimNode) -> Words:
+        return MouthToMouth(node) if self.by_mouth else ToAll(node)
+
+    def count(self, node: SimNode, kind: str, size: int) -> None:
+        """The node sends a message of so many bytes; a measurement may put its own ear in place."""
+
+    def lost(self, node: SimNode, peer: PeerId) -> None:
+        """The node gives up a member that went without a goodbye; likewise."""
 
     def listen(self, node: PeerId, event: ev.Event, effects: list[ef.Effect]) -> None:
         """Each step of each node passes here; a test may put its own ear in place."""

@@ -16,6 +16,7 @@ from demoloco.swarm import hivemind_p2pd as p2pd
 from demoloco.swarm.allowance import MAX_PEERS, Allowance
 from demoloco.swarm.calls import Hello, encode_announcement, encode_hello, encode_publication
 from demoloco.swarm.complaints import AGAIN_SECONDS, ALL_SECONDS, Complaints
+from demoloco.swarm.gossip import Batch
 from demoloco.swarm.hivemind_calls import NAMESPACE, Message, PeerCalls
 from demoloco.swarm.knocking import knock
 from demoloco.swarm.port import MemberLost, MemberSeen, OffersHeard, SwarmEvent
@@ -79,7 +80,7 @@ def answered(service: PeerService, peer: PeerId, body: bytes, method: Method, ca
     ("method", "body"),
     [
         (Method.HELLO, encode_hello(Hello(MEMBER.run, ()))),
-        (Method.ANNOUNCE, encode_announcement(MEMBER.run, [OFFER])),
+        (Method.ANNOUNCE, encode_announcement(MEMBER.run, Batch(offers=(OFFER,)))),
         (Method.PUBLISH, encode_publication(MEMBER.run, b"")),
         (Method.MANIFESTS, b"\xff"),
         (Method.GENESIS, b""),
@@ -98,7 +99,7 @@ def test_a_flood_of_one_peer_is_cut_to_its_allowance(method: Method, body: bytes
 
 def test_a_flood_of_large_calls_is_cut_by_their_bytes() -> None:
     service, here, _, _ = desk()
-    large = encode_announcement(MEMBER.run, [OFFER] * 256)
+    large = encode_announcement(MEMBER.run, Batch(offers=(OFFER,) * 256))
     through = answered(service, OTHER.peer_id, large, Method.ANNOUNCE, 1_000)
     assert through == CALLS_AT_ONCE // (1 + len(large) // BYTES_A_CALL)
     assert here.dropped == 1_000 - through
@@ -196,7 +197,7 @@ async def test_garbage_over_libp2p_is_dropped_counted_and_survived(
             with pytest.raises(Refused):
                 await transport.call(first.peer, method, body, 5.0)
             sent += 1
-    other_run = encode_announcement(digest_of(b"other"), [an_offer(vandal)])
+    other_run = encode_announcement(digest_of(b"other"), Batch(offers=(an_offer(vandal),)))
     with pytest.raises(Refused, match="in run"):
         await transport.call(first.peer, Method.ANNOUNCE, other_run, 5.0)
     forged = bytearray(a_chain(vandal, a_run(first), 1)[0])

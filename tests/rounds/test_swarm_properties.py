@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulator.node import HEARTBEAT, LEAVE_SECONDS
+from benchmarks.simulator.node import LEAVE_SECONDS
 from benchmarks.simulator.parts import PACE, Faults
+from benchmarks.simulator.words import HEARTBEAT
 from benchmarks.simulator.world import World
 from demoloco.rounds import decide
 from demoloco.rounds import effects as ef

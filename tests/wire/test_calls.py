@@ -14,6 +14,7 @@ from demoloco import wire
 from demoloco.bounds import peer_to_raw
 from demoloco.errors import PacketError
 from demoloco.swarm import calls
+from demoloco.swarm.gossip import Batch, Silent
 from demoloco.types import Gift, Head, Round
 from demoloco_proto.v1 import packet_pb2, round_pb2
 from tests.wire.values import DRAFT, GENESIS, ME, MEMBER, OFFER, name
@@ -21,6 +22,8 @@ from tests.wire.values import DRAFT, GENESIS, ME, MEMBER, OFFER, name
 RUN = name("run")
 MANIFEST = wire.seal("manifest", ME.sign, wire.encode_manifest(DRAFT))
 RECORD = wire.seal("member", ME.sign, wire.encode_member(MEMBER))
+CROWD = Batch(offers=(OFFER,) * 257)
+SILENT = Silent(ME.peer_id, 1_800_000_000_000, 2500)
 CHUNK = calls.Chunk(512, b"data", True)
 GIFT = Gift(
     head=Head(digest=name("head"), round=Round(3), samples_total=9),
@@ -31,9 +34,9 @@ GIFT = Gift(
 
 def test_a_hello_and_its_reply_come_back() -> None:
     for run in (None, RUN):
-        hello = calls.Hello(run, (RECORD,))
+        hello = calls.Hello(run, (RECORD,), silent=(SILENT,), known=7)
         assert calls.decode_hello(calls.encode_hello(hello)) == hello
-        reply = calls.Hello(run, (RECORD, RECORD), 1_800_000_000_000)
+        reply = calls.Hello(run, (RECORD, RECORD), 1_800_000_000_000, (SILENT,))
         assert calls.decode_hello_reply(calls.encode_hello_reply(reply)) == reply
 
 
@@ -44,8 +47,8 @@ def test_a_genesis_comes_back_or_none() -> None:
 
 
 def test_announcements_and_publications_come_back() -> None:
-    announcement = calls.encode_announcement(RUN, [OFFER, OFFER])
-    assert calls.decode_announcement(announcement) == (RUN, (OFFER, OFFER))
+    batch = Batch(offers=(OFFER, OFFER), heard=(OFFER,), holds=(2**64 - 1,), knows=(0, 1))
+    assert calls.decode_announcement(calls.encode_announcement(RUN, batch)) == (RUN, batch)
     assert calls.decode_publication(calls.encode_publication(RUN, MANIFEST)) == (RUN, MANIFEST)
 
 
@@ -93,8 +96,12 @@ def test_a_reply_takes_as_many_manifests_as_fit() -> None:
             round_pb2.HelloReply(version=1, clock_ms=calls.MAX_CLOCK_MS + 1).SerializeToString(),
             "clock_ms",
         ),
-        (calls.decode_announcement, calls.encode_announcement(RUN, []), "offers is 0"),
-        (calls.decode_announcement, calls.encode_announcement(RUN, [OFFER] * 257), "offers is 257"),
+        (calls.decode_announcement, calls.encode_announcement(RUN, Batch()), "of nothing"),
+        (
+            calls.decode_announcement,
+            calls.encode_announcement(RUN, Batch(offers=(OFFER,) * 257)),
+            "offers is 257",
+        ),
         (calls.decode_manifests_request, calls.encode_manifests_request(RUN, RUN, 0), "count is 0"),
         (
             calls.decode_manifests_request,

@@ -19,7 +19,9 @@ from demoloco.bounds import (
     within,
 )
 from demoloco.errors import PacketError
-from demoloco.types import Digest, Gift, Offer, PeerId
+from demoloco.swarm.doubts import MAX_SILENT
+from demoloco.swarm.gossip import Batch, Silent
+from demoloco.types import Digest, Gift, PeerId
 from demoloco.wire import (
     blob_message,
     head_message,
@@ -51,6 +53,8 @@ class Hello:
     run: Digest | None
     records: tuple[bytes, ...]  # sealed members, not yet checked
     clock_ms: int = 0  # in replies only
+    silent: tuple[Silent, ...] = ()  # members that did not answer it
+    known: int = 0  # how many others the caller knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,11 @@ class Chunk:
 
 def encode_hello(hello: Hello) -> bytes:
     message = round_pb2.Hello(
-        version=VERSION, run=hello.run or b"", members=_envelopes(hello.records)
+        version=VERSION,
+        run=hello.run or b"",
+        members=_envelopes(hello.records),
+        silent=_silent_messages(hello.silent),
+        known=hello.known,
     )
     return message.SerializeToString()
 
@@ -75,7 +83,9 @@ def encode_hello(hello: Hello) -> bytes:
 def decode_hello(data: bytes) -> Hello:
     told = parse(round_pb2.Hello, data)
     check_version(told.version)
-    return Hello(_run_or_none(told.run), _sealed(told.members, MAX_RECORDS))
+    records = _sealed(told.members, MAX_RECORDS)
+    silent = _to_silent(told.silent)
+    return Hello(_run_or_none(told.run), records, silent=silent, known=told.known)
 
 
 def encode_hello_reply(hello: Hello) -> bytes:
@@ -84,6 +94,7 @@ def encode_hello_reply(hello: Hello) -> bytes:
         run=hello.run or b"",
         members=_envelopes(hello.records),
         clock_ms=hello.clock_ms,
+        silent=_silent_messages(hello.silent),
     )
     return message.SerializeToString()
 
@@ -92,7 +103,8 @@ def decode_hello_reply(data: bytes) -> Hello:
     told = parse(round_pb2.HelloReply, data)
     check_version(told.version)
     clock = within("clock_ms", told.clock_ms, 0, MAX_CLOCK_MS)
-    return Hello(_run_or_none(told.run), _sealed(told.members, MAX_RECORDS), clock)
+    records, silent = _sealed(told.members, MAX_RECORDS), _to_silent(told.silent)
+    return Hello(_run_or_none(told.run), records, clock, silent)
 
 
 # Genesis
@@ -110,15 +122,30 @@ def decode_genesis_reply(data: bytes) -> bytes | None:
 # Offers and manifests
 
 
-def encode_announcement(run: Digest, offers: Sequence[Offer]) -> bytes:
-    message = round_pb2.Announcement(run=run, offers=[offer_message(offer) for offer in offers])
+def encode_announcement(run: Digest, batch: Batch) -> bytes:
+    message = round_pb2.Announcement(
+        run=run,
+        offers=[offer_message(offer) for offer in batch.offers],
+        heard=[offer_message(offer) for offer in batch.heard],
+        holds=batch.holds,
+        knows=batch.knows,
+    )
     return message.SerializeToString()
 
 
-def decode_announcement(data: bytes) -> tuple[Digest, tuple[Offer, ...]]:
+def decode_announcement(data: bytes) -> tuple[Digest, Batch]:
     told = parse(round_pb2.Announcement, data)
-    within("number of offers", len(told.offers), 1, MAX_OFFERS)
-    return to_digest("run", told.run), tuple(to_offer(offer) for offer in told.offers)
+    for name in ("offers", "heard", "holds", "knows"):
+        within(f"number of {name}", len(getattr(told, name)), 0, MAX_OFFERS)
+    batch = Batch(
+        offers=tuple(to_offer(offer) for offer in told.offers),
+        heard=tuple(to_offer(offer) for offer in told.heard),
+        holds=tuple(told.holds),
+        knows=tuple(told.knows),
+    )
+    if not batch:
+        raise PacketError("an announcement of nothing")
+    return to_digest("run", told.run), batch
 
 
 def encode_publication(run: Digest, sealed: bytes) -> bytes:
@@ -237,6 +264,18 @@ def fitting(sealed: Iterable[bytes], limit: int = MAX_REPLY_BYTES) -> list[bytes
             break
         kept.append(one)
     return kept
+
+
+def _silent_messages(silent: Iterable[Silent]) -> list[round_pb2.Silent]:
+    return [
+        round_pb2.Silent(peer=peer_to_raw(one.peer), sequence=one.sequence, asked_ms=one.asked_ms)
+        for one in silent
+    ]
+
+
+def _to_silent(told: Sequence[round_pb2.Silent]) -> tuple[Silent, ...]:
+    within("number of silent members", len(told), 0, MAX_SILENT)
+    return tuple(Silent(peer_from_raw(one.peer), one.sequence, one.asked_ms) for one in told)
 
 
 def _run_or_none(run: bytes) -> Digest | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from demoloco.errors import PacketError, SwarmError
@@ -33,23 +33,27 @@ class Lines:
         self._timing = timing
         self._tasks = tasks
 
-    async def connect(self, peer: PeerId) -> None:
+    async def connect(self, peer: PeerId, seconds: float | None = None) -> None:
         addresses = self._standing.known.get(peer, ())
         if not addresses:
             raise Unreachable(Fault.UNKNOWN)
-        await self._transport.connect(peer, addresses, self._timing.connect_seconds)
+        limit = self._timing.connect_seconds
+        await self._transport.connect(peer, addresses, min(limit, seconds or limit))
 
-    async def call(self, peer: PeerId, method: Method, body: bytes) -> bytes:
+    async def call(
+        self, peer: PeerId, method: Method, body: bytes, seconds: float | None = None
+    ) -> bytes:
         """Call, dialling first where the connection is gone; failures are counted."""
-        seconds = self._timing.call_seconds
+        limit = self._timing.call_seconds
+        limit = min(limit, seconds or limit)
         try:
             try:
-                return await self._transport.call(peer, method, body, seconds)
+                return await self._transport.call(peer, method, body, limit)
             except Unreachable as error:
                 if error.fault not in REDIAL:
                     raise
-            await self.connect(peer)
-            return await self._transport.call(peer, method, body, seconds)
+            await self.connect(peer, seconds)
+            return await self._transport.call(peer, method, body, limit)
         except (Refused, Unreachable):
             self._standing.failed_calls += 1
             raise
@@ -72,11 +76,9 @@ class Lines:
             async for frame in frames:
                 yield frame
 
-    async def tell_all(self, method: Method, body: bytes) -> None:
-        """All members at once; the slow ones are left to the background after a moment."""
-        tasks = [
-            self._tasks.spawn(self._tell(peer, method, body)) for peer in self._standing.roster
-        ]
+    async def tell(self, peers: Iterable[PeerId], method: Method, body: bytes) -> None:
+        """All of these at once; the slow ones are left to the background after a moment."""
+        tasks = [self._tasks.spawn(self._tell(peer, method, body)) for peer in peers]
         if tasks:
             await asyncio.wait(tasks, timeout=self._timing.settle_seconds)
 

@@ -1,4 +1,5 @@
-"""The swarm port over any transport: every member talks to every other.
+"""The swarm port over any transport: every member talks to every other, or in a large swarm to
+some.
 
 Rule: what must be equal on all nodes goes straight from peer to peer, signed or named by its
 digest; lists of addresses and other people's hints only help to find peers.
@@ -116,6 +117,7 @@ class Mesh:
             library=library,
             rng=self._rng,
             now=asyncio.get_running_loop().time,
+            timing=self._timing,
         )
         for seed in self._seeds:
             here.pin(seed.peer, seed.address)
@@ -127,6 +129,7 @@ class Mesh:
         self._fetcher = Fetcher(here, self._lines.frames, self._timing, turns)
         self._passing = Passing(here, self._lines, self._tasks)
         self._pulse = Pulse(here, self._transport, self._lines, self._tasks, seeds, self._timing)
+        here.chatter.speak(self._lines, self._tasks)
         dial_backs = DialBacks(self._transport.observed, self._tasks, here.now)
         await self._transport.start(PeerService(here, dial_backs, lambda: self.link))
         self._here = here
@@ -139,9 +142,10 @@ class Mesh:
         self._pulse.nudge()
 
     def say(self, member: Member) -> None:
-        self._standing.record = member
+        before, self._standing.record = self._standing.record, member
         self._standing.renew()
-        self._pulse.nudge()
+        if before is None or not self._standing.tidings.is_minor(before, member):
+            self._pulse.nudge()
 
     async def stop(self) -> None:
         if self._stopped:
@@ -156,18 +160,14 @@ class Mesh:
     # Words to all
 
     async def announce(self, offers: Sequence[Offer]) -> None:
-        run = self._standing.own_run
-        for start in range(0, len(offers), calls.MAX_OFFERS):
-            body = calls.encode_announcement(run, offers[start : start + calls.MAX_OFFERS])
-            await self._lines.tell_all(Method.ANNOUNCE, body)
+        await self._standing.chatter.announce(offers)
 
     def pass_on(self, offer: Offer) -> None:
         _ = self._standing
         self._passing.has(offer)
 
     async def publish(self, sealed: bytes) -> None:
-        body = calls.encode_publication(self._standing.own_run, sealed)
-        await self._lines.tell_all(Method.PUBLISH, body)
+        await self._standing.chatter.publish(sealed)
 
     def seal(self, kind: str, body: bytes) -> bytes:
         return seal(kind, self._identity.sign, body)

@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 
 from demoloco.swarm import calls
+from demoloco.swarm.gossip import Batch
 from demoloco.swarm.lines import Lines
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
@@ -36,6 +37,8 @@ class Passing:
         record = self._standing.record
         if record is None or record.head is None or offer.round <= record.head.round:
             return  # nobody waits for it
+        if not self._standing.tidings.direct:
+            return  # in a large swarm a few need to know, and the next announcement tells them
         if not self._offers:
             self._tasks.spawn(self._tell_soon())
         self._offers[offer.packet] = offer
@@ -54,6 +57,7 @@ class Passing:
         return [o for o in offers if peer != o.contributor and peer not in of(o.packet)]
 
     async def _tell(self, peer: PeerId, offers: list[Offer]) -> None:
-        body = calls.encode_announcement(self._standing.own_run, offers)
+        batch = Batch(offers=tuple(offers))
+        body = calls.encode_announcement(self._standing.own_run, batch)
         with suppress(Refused, Unreachable):  # counted; the next announcement to all says it again
             await self._lines.call(peer, Method.ANNOUNCE, body)

@@ -17,6 +17,7 @@ from demoloco.swarm.lines import Lines
 from demoloco.swarm.service import BUSY
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
+from demoloco.swarm.tidings import Told
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import Fault, Method, Refused, Transport, Unreachable
 from demoloco.types import PeerId, short
@@ -60,6 +61,7 @@ class Pulse:
         self._retries: dict[PeerId, Retry] = {}
         self._greeting: set[PeerId] = set()
         self._nudge = asyncio.Event()
+        standing.ask = self._greet_soon
 
     def start(self) -> None:
         self._tasks.spawn(self._forever(self._beat, self._until_beat))
@@ -84,15 +86,15 @@ class Pulse:
         await self._tasks.settle(self._timing.settle_seconds)
 
     async def _beat(self) -> None:
-        """One hello to every member, and a look at who has been silent."""
+        """Hellos to whom the tidings name, and a look at who has been silent."""
         here = self._standing
         if here.run is None:
             return
         here.renew()
-        for peer in here.roster:
+        for peer in here.tidings.partners(here.now()):
             self._greet_soon(peer)
         patience = self._timing.patience_seconds
-        for peer in here.roster.silent(here.now(), patience):
+        for peer in here.tidings.gone(here.now()):
             here.lose(peer, f"no sign of life for {patience:.1f} s")
         here.clocks.complain(here.roster, here.now())
 
@@ -110,6 +112,7 @@ class Pulse:
         late = here.now() - slept - beat * 1.1
         if late > beat:
             here.roster.forgive(late)
+            here.tidings.doubts.forgive(late)
 
     async def _heal(self) -> None:
         """Dial known peers that are no members, each ever more rarely."""
@@ -169,34 +172,47 @@ class Pulse:
         """Say hello, take what the peer knows, draw conclusions from its silence."""
         here = self._standing
         self._greeting.add(peer)
+        told: Told = ()
+        again = False
+        seconds = None if here.tidings.direct else self._timing.ask_seconds
         try:
             if dial:
                 await self._lines.connect(peer)
-            hello, told = here.hello_to(peer)
             if here.run is None:
                 return
+            hello, told = here.hello_to(peer)
             asked = here.wall()
-            reply = await self._lines.call(peer, Method.HELLO, calls.encode_hello(hello))
+            reply = await self._lines.call(peer, Method.HELLO, calls.encode_hello(hello), seconds)
             answer = calls.decode_hello_reply(reply)
             here.clocks.note(peer, answer.clock_ms, asked, here.wall())
-            here.take_records(answer.records, peer)
-            here.roster.answered(peer, here.now())
-            here.note_told(peer, told)
-            if peer in here.roster:
-                self._retries.pop(peer, None)
+            self._hear(peer, answer, told)
         except Refused as error:
             if str(error) != BUSY:
                 here.lose(peer, f"refused: {error}")
         except Unreachable as error:
+            here.tidings.untold(peer, told)
             self._say_if_away(peer, error)
             if error.fault is Fault.REFUSED:
-                lasts = here.roster.refused(peer, here.now())
-                if lasts >= self._timing.heartbeat_seconds:  # a p2pd is rebuilt sooner
+                lasts = here.tidings.refused(peer, here.now())  # a p2pd is rebuilt sooner
+                if lasts:
                     here.lose(peer, error.fault.value)
+            again = error.fault is Fault.TIMEOUT and peer in here.tidings.doubts
         except PacketError as error:
             here.drop(peer, f"its answer to a hello: {error}")
         finally:
             self._greeting.discard(peer)
+        if again:
+            self._greet_soon(peer)
+
+    def _hear(self, peer: PeerId, answer: calls.Hello, told: Told) -> None:
+        """The peer answered a hello that told it this."""
+        here = self._standing
+        here.take_records(answer.records, peer)
+        here.tidings.answered(peer, here.now())
+        here.tidings.arrived(peer, told)
+        here.hear_silent(answer.silent, peer)
+        if peer in here.roster:
+            self._retries.pop(peer, None)
 
     def _say_if_away(self, peer: PeerId, error: Unreachable) -> None:
         """Once each time that a seed cannot be reached."""

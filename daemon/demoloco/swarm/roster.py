@@ -49,7 +49,7 @@ class Roster:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __contains__(self, peer: PeerId) -> bool:
+    def __contains__(self, peer: object) -> bool:
         return peer in self._rows
 
     def row(self, peer: PeerId) -> Row | None:
@@ -57,9 +57,8 @@ class Roster:
 
     def is_news(self, member: Member) -> bool:
         """Whether `take` would change anything; cheap, so that old words need not be checked."""
-        row = self._rows.get(member.peer)
-        known = row.member.sequence if row else self._lost.get(member.peer, (-1, b""))[0]
-        full = row is None and len(self._rows) >= MAX_MEMBERS
+        known = self.sequence(member.peer)
+        full = member.peer not in self._rows and len(self._rows) >= MAX_MEMBERS
         return member.peer != self._me and member.sequence > known and not full
 
     def take(self, member: Member, sealed: bytes, now: float) -> bool:
@@ -125,10 +124,20 @@ class Roster:
             return row.sealed
         return self._lost[peer][1] if peer in self._lost else None
 
+    def sequence(self, peer: PeerId) -> int:
+        """Of the newest record ever taken of this peer; -1 without one."""
+        row = self._rows.get(peer)
+        return row.member.sequence if row else self._lost.get(peer, (-1, b""))[0]
+
     def forgive(self, seconds: float) -> None:
         """This node itself was away for so long; nobody else was silent."""
         for row in self._rows.values():
             row.seen += seconds
+
+    def refresh(self, now: float) -> None:
+        """Begin to measure everybody's silence anew."""
+        for row in self._rows.values():
+            row.seen = now
 
     def _bury(self, last: Member, sealed: bytes) -> None:
         self._rows.pop(last.peer, None)

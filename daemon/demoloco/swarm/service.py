@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
@@ -15,7 +16,7 @@ from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.dial_back import DialBacks, decode_dial_back_request, encode_dial_back_reply
 from demoloco.swarm.direct import DirectOffer, decode_direct
 from demoloco.swarm.identity import verify
-from demoloco.swarm.port import BlobReader, Link, ManifestHeard, OffersHeard
+from demoloco.swarm.port import BlobReader, Link
 from demoloco.swarm.probing import Probes
 from demoloco.swarm.slots import Slots, is_thin
 from demoloco.swarm.standing import Standing
@@ -184,16 +185,17 @@ class PeerService:
     def _on_hello(self, peer: PeerId, body: bytes) -> bytes:
         hello = calls.decode_hello(body)
         here = self._standing
-        records: tuple[bytes, ...] = ()
+        clock_ms = int(here.wall() * 1000)
         if hello.run is not None and here.run is not None:
             self._check_run(peer, hello.run)
             here.take_records(hello.records, peer)
-            here.roster.answered(peer, here.now())
-            reply, told = here.hello_to(peer)
+            here.tidings.answered(peer, here.now())
+            newer = here.hear_silent(hello.silent, peer)
+            reply, told = here.answer_to(peer, hello.known, newer)
+            here.tidings.arrived(peer, told)
             records = reply.records + self._newer_words(peer, hello)
-            here.note_told(peer, told)
-        clock_ms = int(here.wall() * 1000)
-        return calls.encode_hello_reply(calls.Hello(here.run, records, clock_ms))
+            return calls.encode_hello_reply(replace(reply, records=records, clock_ms=clock_ms))
+        return calls.encode_hello_reply(calls.Hello(here.run, (), clock_ms))
 
     def _newer_words(self, peer: PeerId, hello: calls.Hello) -> tuple[bytes, ...]:
         """The caller's own record where a newer one is known: it must outbid that one."""
@@ -207,11 +209,11 @@ class PeerService:
         return calls.encode_genesis_reply(encode_genesis(genesis) if genesis else None)
 
     def _on_announce(self, peer: PeerId, body: bytes) -> bytes:
-        run, offers = calls.decode_announcement(body)
+        run, batch = calls.decode_announcement(body)
         self._check_run(peer, run)
-        self._note_holder(peer, [offer.packet for offer in offers])
-        self._standing.emit(OffersHeard(peer, offers))
-        return b""
+        self._note_holder(peer, [offer.packet for offer in batch.offers])
+        answer = self._standing.chatter.hear_batch(batch, peer)
+        return calls.encode_announcement(run, answer) if answer else b""
 
     def _on_publish(self, peer: PeerId, body: bytes) -> bytes:
         run, sealed = calls.decode_publication(body)
@@ -220,7 +222,7 @@ class PeerService:
         self._check_run(peer, manifest.run)
         if peer == manifest.proposer:
             self._note_holder(peer, [entry.packet for entry in manifest.entries])
-        self._standing.emit(ManifestHeard(peer, manifest, sealed))
+        self._standing.chatter.hear_manifest(manifest, sealed, peer)
         return b""
 
     def _on_manifests(self, peer: PeerId, body: bytes) -> bytes:

@@ -10,18 +10,22 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from demoloco.bounds import MAX_ADDRESSES
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm.calls import Hello, fitting
+from demoloco.swarm.chatter import Chatter
 from demoloco.swarm.clocks import Clocks
 from demoloco.swarm.complaints import Complaints
+from demoloco.swarm.gossip import Silent
 from demoloco.swarm.holders import Holders
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.port import Library, Link, MemberLost, MemberSeen, SwarmEvent
 from demoloco.swarm.roster import Roster, is_goodbye
+from demoloco.swarm.tidings import Tidings, Told
+from demoloco.swarm.timing import Timing
 from demoloco.swarm.twice import Twice
 from demoloco.types import Digest, Member, PeerId, Phase, short
 from demoloco.wire import decode_member, encode_member, seal
@@ -42,6 +46,8 @@ class Standing:
     rng: random.Random
     now: Callable[[], float]
     wall: Callable[[], float] = time.time
+    timing: Timing = field(default_factory=Timing)
+    ask: Callable[[PeerId], None] = lambda peer: None  # say hello to it, now
     run: Digest | None = None
     record: Member | None = None
     sealed: bytes = b""
@@ -53,6 +59,9 @@ class Standing:
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.identity.peer_id)
+        seconds = self.timing.heartbeat_seconds, self.timing.patience_seconds
+        self.chatter = Chatter(self)
+        self.tidings = Tidings(self.roster, self.rng, *seconds)
         self.clocks = Clocks()
         self.holders = Holders()
         self._complaints = Complaints()
@@ -85,16 +94,28 @@ class Standing:
             self.record = replace(self.record, phase=Phase.LEAVING, addresses=())
             self.renew()
 
-    def hello_to(self, peer: PeerId) -> tuple[Hello, tuple[Member, ...]]:
+    def hello_to(self, peer: PeerId) -> tuple[Hello, Told]:
         """What to tell this peer now, and whose records are in it."""
-        news = self.roster.news_for(peer, self.rng)
-        records = fitting([self.sealed, *(sealed for _, sealed in news)], MAX_HELLO_BYTES)
-        told = tuple(member for member, _ in news[: len(records) - 1])
-        return Hello(self.run, tuple(record for record in records if record)), told
+        hello, told = self._hello(peer, self.tidings.greets(peer, self.now()))
+        return replace(hello, known=len(self.roster)), told
 
-    def note_told(self, peer: PeerId, members: Iterable[Member]) -> None:
-        for member in members:
-            self.roster.note_told(peer, member.peer, member.sequence)
+    def answer_to(self, peer: PeerId, knows: int, newer: Sequence[PeerId]) -> tuple[Hello, Told]:
+        """The same in answer to a peer that knows so many members, and lacks newer words."""
+        return self._hello(peer, self.tidings.answers(peer, knows, newer, self.now()))
+
+    def _hello(self, peer: PeerId, told: Told) -> tuple[Hello, Told]:
+        news = [self.roster.newest(name) or b"" for name, _ in told]
+        records = fitting([self.sealed, *news], MAX_HELLO_BYTES)
+        silent = self.tidings.silent_for(peer, self.now())
+        kept = tuple(record for record in records if record)
+        return Hello(self.run, kept, silent=silent), told[: len(records) - 1]
+
+    def hear_silent(self, silent: Sequence[Silent], teller: PeerId) -> list[PeerId]:
+        """A peer names who did not answer it: these are asked; of whom it needs newer words."""
+        newer, ask = self.tidings.hear_silent(silent, teller)
+        for peer in ask:
+            self.ask(peer)
+        return newer
 
     def take_records(self, records: Iterable[bytes], carrier: PeerId) -> None:
         """Check what a peer carried, keep what is news, count and drop what is wrong."""
@@ -117,6 +138,7 @@ class Standing:
 
     def lose(self, peer: PeerId, why: str) -> None:
         if self.roster.lose(peer):
+            self.tidings.lost(peer)
             log.debug("member=lost peer=%s why=%s", short(peer), why)
             self.emit(MemberLost(peer, why))
 
@@ -148,18 +170,19 @@ class Standing:
         if mine and claimed.sequence <= self._sequence:
             return
         if not mine and not self.roster.is_news(claimed):
-            self.roster.note_told(carrier, claimed.peer, claimed.sequence)
+            self.tidings.heard_again(claimed, carrier)
             return
         member = decode_member(sealed, verify)
         if mine:  # words of an earlier life, from a clock that went ahead of this one, or a twin's
             self._sequence = self._twice.outbid(member.sequence, self.now())
             return
-        self._welcome(member, sealed)
-        self.roster.note_told(carrier, member.peer, member.sequence)
+        self._welcome(member, sealed, carrier)
 
-    def _welcome(self, member: Member, sealed: bytes) -> None:
-        known = member.peer in self.roster
+    def _welcome(self, member: Member, sealed: bytes, carrier: PeerId) -> None:
+        row = self.roster.row(member.peer)
+        before, known = row.member if row else None, row is not None
         self.roster.take(member, sealed, self.now())
+        self.tidings.took(member, before, carrier, self.now())
         self.remember(member.peer, member.addresses)
         if not is_goodbye(member):
             if not known:

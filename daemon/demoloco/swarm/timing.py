@@ -22,6 +22,8 @@ class Timing:
     """In this time a holder must send 64 KiB of a blob, or the rest of it."""
     transfer_seconds: float = 60.0
     """For a whole blob, on top of its size at 64 KiB in `chunk_seconds`."""
+    batch_seconds: float = 0.25
+    """So long new offers are gathered before they are passed on, in a large swarm."""
     hint_seconds: float = 20.0
     seed_retry_seconds: float = 30.0
     """The longest pause between two dials of an absent seed."""
@@ -30,3 +32,8 @@ class Timing:
     @property
     def patience_seconds(self) -> float:
         return self.heartbeat_seconds * self.missed_heartbeats
+
+    @property
+    def ask_seconds(self) -> float:
+        """How long a hello waits for its answer where a member is asked only now and then."""
+        return self.patience_seconds / 4

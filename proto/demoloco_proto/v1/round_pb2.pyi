@@ -247,12 +247,20 @@ class Hello(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
+    SILENT_FIELD_NUMBER: builtins.int
+    KNOWN_FIELD_NUMBER: builtins.int
     version: builtins.int
     run: builtins.bytes
     """empty: the caller does not know the run yet"""
+    known: builtins.int
+    """how many others the caller knows: who knows few is told all"""
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[demoloco_proto.v1.packet_pb2.Signed]:
         """at most 256"""
+
+    @property
+    def silent(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Silent]:
+        """at most 16"""
 
     def __init__(
         self,
@@ -260,10 +268,37 @@ class Hello(google.protobuf.message.Message):
         version: builtins.int = ...,
         run: builtins.bytes = ...,
         members: collections.abc.Iterable[demoloco_proto.v1.packet_pb2.Signed] | None = ...,
+        silent: collections.abc.Iterable[Global___Silent] | None = ...,
+        known: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["members", b"members", "run", b"run", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["known", b"known", "members", b"members", "run", b"run", "silent", b"silent", "version", b"version"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
+
+@typing.final
+class Silent(google.protobuf.message.Message):
+    """A member that did not answer the sender."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEER_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    ASKED_MS_FIELD_NUMBER: builtins.int
+    peer: builtins.bytes
+    sequence: builtins.int
+    """of the newest record of it that the sender has"""
+    asked_ms: builtins.int
+    """for so long the sender has asked it in vain"""
+    def __init__(
+        self,
+        *,
+        peer: builtins.bytes = ...,
+        sequence: builtins.int = ...,
+        asked_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_ms", b"asked_ms", "peer", b"peer", "sequence", b"sequence"]) -> None: ...
+
+Global___Silent: typing_extensions.TypeAlias = Silent
 
 @typing.final
 class HelloReply(google.protobuf.message.Message):
@@ -273,12 +308,17 @@ class HelloReply(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
     CLOCK_MS_FIELD_NUMBER: builtins.int
+    SILENT_FIELD_NUMBER: builtins.int
     version: builtins.int
     run: builtins.bytes
     clock_ms: builtins.int
     """the answering peer's clock, milliseconds since the epoch"""
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[demoloco_proto.v1.packet_pb2.Signed]: ...
+    @property
+    def silent(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Silent]:
+        """at most 16"""
+
     def __init__(
         self,
         *,
@@ -286,8 +326,9 @@ class HelloReply(google.protobuf.message.Message):
         run: builtins.bytes = ...,
         members: collections.abc.Iterable[demoloco_proto.v1.packet_pb2.Signed] | None = ...,
         clock_ms: builtins.int = ...,
+        silent: collections.abc.Iterable[Global___Silent] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["clock_ms", b"clock_ms", "members", b"members", "run", b"run", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clock_ms", b"clock_ms", "members", b"members", "run", b"run", "silent", b"silent", "version", b"version"]) -> None: ...
 
 Global___HelloReply: typing_extensions.TypeAlias = HelloReply
 
@@ -349,11 +390,15 @@ Global___Offer: typing_extensions.TypeAlias = Offer
 
 @typing.final
 class Announcement(google.protobuf.message.Message):
+    """The answer to an announcement is empty, or another with what the caller lacks."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUN_FIELD_NUMBER: builtins.int
     OFFERS_FIELD_NUMBER: builtins.int
     HEARD_FIELD_NUMBER: builtins.int
+    HOLDS_FIELD_NUMBER: builtins.int
+    KNOWS_FIELD_NUMBER: builtins.int
     run: builtins.bytes
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Offer]:
@@ -363,14 +408,24 @@ class Announcement(google.protobuf.message.Message):
     def heard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Offer]:
         """packets that it has heard of and does not hold, at most 256"""
 
+    @property
+    def holds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """short names of other offers, of packets that it holds, at most 256"""
+
+    @property
+    def knows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """the same, of packets that it does not hold, at most 256"""
+
     def __init__(
         self,
         *,
         run: builtins.bytes = ...,
         offers: collections.abc.Iterable[Global___Offer] | None = ...,
         heard: collections.abc.Iterable[Global___Offer] | None = ...,
+        holds: collections.abc.Iterable[builtins.int] | None = ...,
+        knows: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["heard", b"heard", "offers", b"offers", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["heard", b"heard", "holds", b"holds", "knows", b"knows", "offers", b"offers", "run", b"run"]) -> None: ...
 
 Global___Announcement: typing_extensions.TypeAlias = Announcement
 
