@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from benchmarks.simulator import sizes
 from benchmarks.simulator.parts import RUN, SNAPSHOT_EVERY, Disk, digest, newcomer
+from demoloco.node.descent import Descent
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import Settings
@@ -33,6 +35,8 @@ class SimNode:
         self.disk = Disk()
         self.learnt = 0  # samples; what a crash took is taken out
         self.alive = False
+        self.deaf = False  # its machine rests; its words go on
+        self.trains = True
         self.life = 0
         self.job = -1.0  # when the worker's inner steps began
         self.worker_life = 0
@@ -57,17 +61,20 @@ class SimNode:
                 snapshot_every=SNAPSHOT_EVERY,
                 step_samples=1,
                 stop_after=stop_after,
+                has_worker=self.trains,
             )
         )
         self.member = newcomer(self.name)
         self.words = self.world.words_of(self)
+        self.descent = Descent()
         self._waiting: list[ev.Event] = []
         disk = self.disk
         if disk.head is not None:
             owed, pending = self._restore()
             at, chain = disk.states[disk.head.digest], self.disk.chain(disk.head.digest)
             self.hear(ev.Started(disk.head, at, chain, pending, 1.0, owed_samples=owed))
-        self.later(0.5, lambda: self.hear(ev.WorkerCame()))
+        if self.trains:
+            self.later(0.5, lambda: self.hear(ev.WorkerCame()))
         self.words.start()
 
     def _restore(self) -> tuple[int, Offer | None]:
@@ -105,7 +112,7 @@ class SimNode:
         self.later(seconds, lambda: act() if self.worker_life == life else None)
 
     def hear(self, event: ev.Event) -> None:
-        if self.alive:
+        if self.alive and not self.deaf:
             effects = self.machine.handle(event, self.world.now)
             self.world.listen(self.name, event, effects)
             self._excuse(effects)
@@ -115,7 +122,7 @@ class SimNode:
 
     def hear_all(self, events: Sequence[ev.Event]) -> None:
         """What came together: all is noted, then what is wanted is decided once."""
-        if self.alive and events:
+        if self.alive and events and not self.deaf:
             for event in events[:-1]:
                 noted = self.machine.state.note(event, self.world.now)
                 self.world.listen(self.name, event, noted)
@@ -250,13 +257,19 @@ class SimNode:
             other = self.world.nodes.get(holder)
             if other and self.world.answers(self, other) and packet in other.disk.packets:
                 self.disk.packets[packet] = offer.round
+                self.world.count(other, "packet", offer.size)
                 return self.soon(ev.PacketFetched(packet, 1.0))
         return self.soon(ev.FetchFailed(packet))
 
     def _fetch_manifests(self, holder: PeerId, head: Digest) -> None:
         other = self.world.nodes[holder]
         if self.world.answers(self, other) and head in other.disk.manifests:
-            chain = other.disk.chain(head)[::-1][:64]
+            count = self.descent.count(head)
+            chain = other.disk.chain(head)[::-1][:count]
+            self.descent.found(head, chain[-1].parent)
+            entries = [len(manifest.entries) for manifest in chain]
+            self.world.count(self, "manifests", sizes.manifests_request())
+            self.world.count(other, "manifests", sizes.manifests_reply(entries))
             return self.hear(ev.ManifestsFetched(holder, chain))
         return self.hear(ev.ManifestsFailed(holder, head))
 

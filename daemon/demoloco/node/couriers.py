@@ -14,6 +14,7 @@ from demoloco.codec.gift import max_bytes as gift_limit
 from demoloco.codec.layout import CHUNK
 from demoloco.errors import PacketError, StoreError, SwarmError
 from demoloco.node import gifts
+from demoloco.node.descent import Descent
 from demoloco.node.disk import Disk
 from demoloco.node.ledger import LOG_PACKETS, Ledger
 from demoloco.node.report import Report
@@ -53,6 +54,7 @@ class Couriers:
         self._report = report
         self._post = post
         self._given = gifts.Given(ledger.store)
+        self._descent = Descent()
         self._turn = 0  # whose snapshot is tried first: not twice that of one who may lie
 
     async def fetch_packet(self, errand: ef.Fetch) -> None:
@@ -87,7 +89,9 @@ class Couriers:
     async def fetch_manifests(self, errand: ef.FetchManifests) -> None:
         """→ ManifestsFetched | ManifestsFailed."""
         try:
-            found = await self._swarm.manifests(errand.holder, errand.head, MAX_MANIFESTS)
+            found = await self._swarm.manifests(
+                errand.holder, errand.head, self._descent.count(errand.head)
+            )
         except SwarmError as error:
             self._report.debug("manifests not fetched", head=short(errand.head), why=str(error))
             found = ()
@@ -97,6 +101,7 @@ class Couriers:
         for manifest, sealed in found:
             self._ledger.remember(manifest, sealed)
         manifests = tuple(manifest for manifest, _ in found)
+        self._descent.found(errand.head, manifests[-1].parent)
         self._post(ev.ManifestsFetched(errand.holder, manifests))
 
     async def fetch_snapshot(self, errand: ef.FetchSnapshot) -> None:

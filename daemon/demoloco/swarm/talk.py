@@ -64,7 +64,7 @@ class Talk:
         for offer in offers:
             self._held.add(offer.packet)
             name = name_of(offer)
-            if name not in self._by_name and self._enter(name, offer):
+            if name not in self._by_name and self._enter(name, offer, own=True):
                 self._hot.start(name, (offer.contributor,))
         return self.has_news
 
@@ -122,7 +122,7 @@ class Talk:
             return False  # nobody tells me of my own packets but that they hold them
         if name in self._by_name:
             self._hot.heard_again(name, teller)
-        elif self._enter(name, offer):
+        elif self._enter(name, offer, own=teller == offer.contributor):
             self._hot.start(name, (teller, offer.contributor))
         else:
             return False
@@ -133,14 +133,16 @@ class Talk:
         passed[offer.packet] = now
         return True
 
-    def _enter(self, name: int, offer: Offer) -> bool:
-        """Note an offer if there is room for it."""
+    def _enter(self, name: int, offer: Offer, *, own: bool = False) -> bool:
+        """Note an offer if there is room for it; its contributor's own word makes room."""
         parent = self._parents.get(offer.parent)
         if parent is None:
             if len(self._parents) >= MAX_PARENTS:
                 self._forget(next(iter(self._parents)))
             parent = self._parents[offer.parent] = _Parent()
         versions = parent.versions.setdefault(offer.contributor, [])
+        if own and len(versions) >= MAX_VERSIONS:
+            self._drop(parent, versions.pop(0))
         if len(versions) >= MAX_VERSIONS or len(parent.offers) >= MAX_OFFERS:
             return False
         versions.append(name)
@@ -148,10 +150,14 @@ class Talk:
         return True
 
     def _forget(self, digest: Digest) -> None:
-        for name, offer in self._parents.pop(digest).offers.items():
-            self._by_name.pop(name, None)
-            self._hot.drop(name)
-            self._held.discard(offer.packet)
+        parent = self._parents.pop(digest)
+        for name in tuple(parent.offers):
+            self._held.discard(parent.offers[name].packet)
+            self._drop(parent, name)
+
+    def _drop(self, parent: _Parent, name: int) -> None:
+        del parent.offers[name], self._by_name[name]
+        self._hot.drop(name)
 
     def _newest(self) -> dict[int, Offer]:
         """The offers of the highest round that this node holds a packet of, else of the last."""
