@@ -212,11 +212,19 @@ async def test_a_packet_that_cannot_be_stored_has_failed(
 
 # -- manifests -------------------------------------------------------------------------------------
 async def test_manifests_are_at_hand_before_they_are_told_of(desk: Desk) -> None:
-    rounds = desk.scribe.play(GENESIS, 3, 1)
+    rounds = desk.scribe.play(GENESIS, 2, 1)
     desk.serve(rounds, A)
     await desk.couriers.fetch_manifests(ef.FetchManifests(A, rounds[-1].digest))
     assert desk.event() == ev.ManifestsFetched(A, tuple(reversed(rounds)))
     assert desk.ledger.manifest(rounds[0].digest) == rounds[0]
+
+
+async def test_each_step_down_asks_for_more_manifests(desk: Desk) -> None:
+    rounds = desk.scribe.play(GENESIS, 12, 1)
+    desk.serve(rounds, A)
+    for top, count in ((12, 2), (10, 8), (2, 2)):
+        await desk.couriers.fetch_manifests(ef.FetchManifests(A, rounds[top - 1].digest))
+        assert desk.event() == ev.ManifestsFetched(A, tuple(reversed(rounds[top - count : top])))
 
 
 async def test_manifests_that_a_holder_lacks_have_failed(desk: Desk) -> None:
