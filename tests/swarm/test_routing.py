@@ -284,6 +284,18 @@ def test_when_a_holder_is_killed_the_others_go_on_where_it_stopped() -> None:
     assert any(offset % MIB for _, offset in asked)
 
 
+def test_nobody_waits_for_the_last_span_of_a_slow_holder() -> None:
+    async def story() -> float:
+        async with linked([FAST, FAST, FAST]) as (network, (slow, quick, reader)):
+            network.limit(slow.peer, up=MBIT)  # it does not know that yet
+            blob = held(BLOB, slow, quick)
+            data, seconds = await timed(reader.swarm.fetch(blob, [slow.peer, quick.peer]))
+            assert data == BLOB
+            return seconds
+
+    assert in_virtual_time(story()) < 0.6 * MIB / MBIT
+
+
 def test_of_many_sources_that_lie_nobody_is_believed_until_one_brings_the_whole() -> None:
     async def story() -> bytes:
         async with linked([FAST] * 4) as (_, (liar, *honest, reader)):

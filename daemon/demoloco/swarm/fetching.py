@@ -34,7 +34,7 @@ WINDOW_BYTES = 64 << 10
 """A holder that sends less in `chunk_seconds` is left for the next one."""
 SPAN_BYTES = 1 << 20
 """So much of a large blob is asked for at a time."""
-SPLIT_BYTES = 512 << 10
+SPLIT_BYTES = 256 << 10
 """A span that lacks so much at the end is shared with a holder that is free."""
 MAX_SPANS_AT_ONCE = 8
 """Of one blob."""
@@ -168,25 +168,31 @@ class Fetcher:
         for span in left:
             await self._fill(span, transfer, search)
         while (slowest := max(transfer.spans, key=lambda span: span.lacks)).lacks >= SPLIT_BYTES:
-            if self._can_help(slowest, search):
-                await self._fill(transfer.split(slowest), transfer, search)
+            if (slow := slowest.holder) is not None and self._can_help(slow, search):
+                await self._fill(transfer.split(slowest), transfer, search, frozenset({slow}))
             else:
                 await self._standing.holders.news(transfer.blob.digest, PAUSE_SECONDS)
 
-    def _can_help(self, slowest: Span, search: _Search) -> bool:
-        """Whether another holder is free for half of what this span lacks; no thin one, unless
-        thin ones are all there are."""
+    def _can_help(self, slow: PeerId, search: _Search) -> bool:
+        """Whether another holder is free for half of what one still has to send; a thin one helps
+        only thin ones."""
         prefer = self._preference
-        if slowest.holder is None:  # it waits for its turn
-            return False
-        other = self._next(search, _Pass(asked={slowest.holder}))
+        other = self._next(search, _Pass(asked={slow}))
         if other is None or not prefer.is_free(other):
             return False
-        return not prefer.is_thin(other) or prefer.is_thin(slowest.holder)
+        return not prefer.is_thin(other) or prefer.is_thin(slow)
 
-    async def _fill(self, span: Span, transfer: Transfer, search: _Search) -> None:
-        """Get all of this span, from whoever is free. Raises: StartAgain, SwarmError."""
-        passed = _Pass()
+    async def _fill(
+        self,
+        span: Span,
+        transfer: Transfer,
+        search: _Search,
+        later: frozenset[PeerId] = frozenset(),
+    ) -> None:
+        """Get all of this span, from whoever is free, from some only after the others.
+
+        Raises: StartAgain, SwarmError."""
+        passed = _Pass(asked=set(later))
         while span.lacks:
             if self._next(search, passed) is None:
                 await self._pause(search, passed)
