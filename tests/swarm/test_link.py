@@ -177,6 +177,16 @@ def test_a_transfer_that_broke_off_tells_nothing() -> None:
     assert lab.way.rate == 0
 
 
+def test_what_took_no_longer_than_the_way_proves_a_little() -> None:
+    lab = Lab(20 * MBIT, 0.1)
+    for size in (1000, 500):
+        passage = lab.begin()
+        passage.carried(size)
+        lab.at += 0.09
+        passage.end(whole=True)
+    assert 0 < lab.way.rate < 20 * MBIT
+
+
 def test_bursts_within_a_moment_do_not_outweigh_what_was_known() -> None:
     lab = Lab(20 * MBIT, 0.01)
     lab.carry(2_000_000)

@@ -18,7 +18,8 @@ from typing import Self
 
 from demoloco.swarm import link
 from demoloco.swarm.limits import Gate
-from demoloco.swarm.link import RoundTrips, Way
+from demoloco.swarm.link import Lesson, RoundTrips, Way
+from demoloco.swarm.pacing import Pacer
 from demoloco.swarm.port import Link
 from demoloco.types import PeerId
 
@@ -59,10 +60,18 @@ class Passage:
 class Lane:
     """One direction of the access."""
 
-    def __init__(self, way: Way, gate: Gate, ask: Callable[[PeerId], tuple[float, float]]) -> None:
+    def __init__(
+        self,
+        way: Way,
+        gate: Gate,
+        ask: Callable[[PeerId], tuple[float, float]],
+        pacer: Pacer | None = None,
+    ) -> None:
         self._way = way
         self.gate = gate
         self._ask = ask
+        self._pacer = pacer
+        way.tell = self._hear
 
     @property
     def rate(self) -> float:
@@ -72,7 +81,18 @@ class Lane:
         return min(known, default=0.0)
 
     def begin(self, peer: PeerId) -> Passage:
-        return Passage(self._way.begin(*self._ask(peer)), self.gate)
+        passage = Passage(self._way.begin(*self._ask(peer)), self.gate)
+        self._set_pace()
+        return passage
+
+    def _hear(self, lesson: Lesson) -> None:
+        if self._pacer is not None:
+            self._pacer.hear(lesson)
+            self._set_pace()
+
+    def _set_pace(self) -> None:
+        if self._pacer is not None:
+            self.gate.pace = self._pacer.pace(self._way.rate, self._way.claims)
 
     def note(self, size: int) -> None:
         """Words went this way."""
@@ -87,11 +107,14 @@ class Access:
         max_upload: float = 0.0,
         max_download: float = 0.0,
         now: Callable[[], float] = time.monotonic,
+        *,
+        paced: bool = True,
     ) -> None:
         self.round_trips = RoundTrips()
         self.claims: Claims = _silent
         """What a peer says that its link carries; set by who knows the members."""
-        self.up = Lane(Way(now, upward=True), Gate(max_upload, now=now), self._as_receiver)
+        pacer = Pacer() if paced else None
+        self.up = Lane(Way(now, upward=True), Gate(max_upload, now=now), self._as_receiver, pacer)
         self.down = Lane(Way(now, upward=False), Gate(max_download, now=now), self._as_sender)
         self._slots = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
 

@@ -198,7 +198,7 @@ class _Calls(exchange_pb2_grpc.ExchangeServicer):
 
     async def _send(self, context: Any, outgoing: Outgoing, passage: Passage) -> None:
         """All pieces, each in parts that a thin link takes in time."""
-        limited, quick = bool(self._meter.access.up.gate.rate), False
+        limited, quick = bool(self._meter.access.up.gate.speed), False
         for piece in outgoing.frames():
             step = len(piece) if quick and not limited else passage.slice_bytes
             for start in range(0, len(piece), step):

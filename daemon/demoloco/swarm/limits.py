@@ -26,7 +26,8 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Gate:
-    """One direction's bucket. `rate`: bytes a second, 0 = no limit; may change at any time."""
+    """One direction's bucket. `rate`: bytes a second, 0 = no limit; `pace`: likewise, what is good
+    for the link. Both may change at any time."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Gate:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.rate = rate
+        self.pace = 0.0
         self._now = now
         self._sleep = sleep
         self._paid_until = -float("inf")  # when all that went through will be paid for
@@ -44,19 +46,25 @@ class Gate:
     @property
     def slice_bytes(self) -> int:
         """Blobs go through in pieces of at most this size, so that words find a gap soon."""
-        if not self.rate:
+        speed = self.speed
+        if not speed:
             return MAX_SLICE_BYTES
-        most = THIN_SLICE_BYTES if self.rate < THIN_BYTES_A_SECOND else MAX_SLICE_BYTES
-        return max(MIN_SLICE_BYTES, min(most, int(self.rate * SLICE_SECONDS)))
+        most = THIN_SLICE_BYTES if speed < THIN_BYTES_A_SECOND else MAX_SLICE_BYTES
+        return max(MIN_SLICE_BYTES, min(most, int(speed * SLICE_SECONDS)))
+
+    @property
+    def speed(self) -> float:
+        """What is kept to: the limit or the pace, whichever is less; 0 = neither."""
+        return min((one for one in (self.rate, self.pace) if one), default=0.0)
 
     def note(self, size: int) -> None:
         """Words went through; they never wait."""
-        if self.rate:
-            self._paid_until = max(self._now(), self._paid_until) + size / self.rate
+        if speed := self.speed:
+            self._paid_until = max(self._now(), self._paid_until) + size / speed
 
     async def pass_(self, size: int) -> float:
         """Wait until a piece of a blob may go through; how many seconds that took."""
-        if not self.rate:
+        if not self.speed:
             return 0.0
         came = self._now()
         async with self._turn:

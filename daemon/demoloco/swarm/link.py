@@ -31,6 +31,10 @@ OTHERS_SHARE = 0.25
 OTHERS_WEIGHT = 0.25
 HELD_SHARE = 0.2
 """A transfer that waited for an own limit for more of its time does not tell the link's rate."""
+LAG_SHARE = 0.15
+"""…unless what had passed the limit took more of it to arrive: then the link was slower still."""
+HOLDS_SHARE = 0.85
+"""What goes up at a limit of so much of the estimate shows that the estimate still holds."""
 WINDOW_SECONDS = 5.0
 """What goes on for longer is looked at in windows too, but for the first: buffers fill in it."""
 MAX_WINDOWS = 4
@@ -59,6 +63,16 @@ class RoundTrips:
         return min(self._newest.get(peer, (0.0,)))
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What was seen of one transfer, or of a window of it."""
+
+    rate: float  # bytes a second, at least
+    seconds: float
+    held: bool  # an own limit slowed it, not the link
+    claims: float  # what the other sides say they carry, in all; 0 = some do not say
+
+
 @dataclass(slots=True)
 class _Sample:
     at: float
@@ -76,6 +90,7 @@ class _Busy:
     window_began: float
     size: int = 0
     held: float = 0.0
+    last: float = 0.0  # when the last bytes went
     window_size: int = 0
     window_held: float = 0.0
     windows: int = 0
@@ -113,11 +128,19 @@ class Way:
         self._open: set[Passage] = set()
         self._busy: _Busy | None = None
         self._samples: deque[_Sample] = deque(maxlen=MAX_SAMPLES)
+        self.tell: Callable[[Lesson], None] = _nobody
+        """Called with each lesson."""
 
     @property
     def rate(self) -> float:
         """The most that is still believed."""
         return max((sample.rate for sample in self._samples), default=0.0)
+
+    @property
+    def claims(self) -> float:
+        """What the other sides of all that is under way say they carry; 0 = some do not say."""
+        claims = [passage.claim for passage in self._open]
+        return sum(claims) if all(claims) else 0.0
 
     def begin(self, round_trip: float = 0.0, claim: float = 0.0) -> Passage:
         """A transfer begins: up, with its first byte; down, when it is asked for.
@@ -137,13 +160,15 @@ class Way:
         assert busy is not None
         busy.size += size
         busy.held += held_seconds
+        busy.last = self._now()
         busy.window_size += size
         busy.window_held += held_seconds
         seconds = self._now() - busy.window_began
         if seconds < WINDOW_SECONDS:
             return
         if busy.windows:
-            self._learn(busy.window_size, seconds, 0.0, held=busy.window_held)
+            held = busy.window_held > HELD_SHARE * seconds
+            self._learn(busy.window_size, seconds, 0.0, held=held)
         busy.windows += 1
         busy.window_began, busy.window_size, busy.window_held = self._now(), 0, 0.0
 
@@ -157,25 +182,34 @@ class Way:
             return
         if busy.whole and busy.windows <= MAX_WINDOWS:
             way = passage.round_trip if self._upward else busy.round_trip
-            self._learn(busy.size, self._now() - busy.began, way, held=busy.held)
+            seconds = self._now() - busy.began
+            lag = self._now() - busy.last - way if self._upward else 0.0
+            held = busy.held > HELD_SHARE * seconds and lag <= LAG_SHARE * seconds
+            self._learn(busy.size, seconds, way, held=held)
         self._busy = None
 
-    def _learn(self, size: int, seconds: float, round_trip: float, *, held: float) -> None:
+    def _learn(self, size: int, seconds: float, round_trip: float, *, held: bool) -> None:
         busy = self._busy
         assert busy is not None
-        is_held = held > HELD_SHARE * seconds
         seconds = max(0.0, seconds - round_trip)
         doubt = DOUBT_SECONDS + DOUBT_SHARE * round_trip
         rate = size / (seconds + doubt)
-        weight = 0.0 if is_held else seconds / (seconds + doubt)
+        weight = 0.0 if held else seconds / (seconds + doubt)
         if busy.claims_known and rate > OTHERS_SHARE * busy.claims:
             weight *= OTHERS_WEIGHT
         most = size / (seconds - doubt) if seconds > doubt else math.inf
         self._keep(_Sample(self._now(), rate, most, weight))
+        claims = busy.claims if busy.claims_known else 0.0
+        self.tell(Lesson(rate, seconds, held, claims))
 
     def _keep(self, sample: _Sample) -> None:
         """Forget what the newest say enough against."""
-        if sample.weight == 0.0 and sample.rate <= self.rate:
+        best = max(self._samples, key=lambda one: one.rate, default=None)
+        if best is not None and sample.weight == 0.0 and sample.rate <= best.rate:
+            if sample.rate >= HOLDS_SHARE * best.rate:
+                self._samples.remove(best)
+                best.at = sample.at
+                self._samples.append(best)
             return
         self._samples.append(sample)
         self._samples = deque(
@@ -188,3 +222,7 @@ class Way:
             return True
         newer = (one for one in self._samples if one.at > sample.at)
         return sum(one.weight for one in newer if one.most < sample.rate) < MEMORY
+
+
+def _nobody(lesson: Lesson) -> None:
+    pass
