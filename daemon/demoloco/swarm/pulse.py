@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
+from demoloco.swarm.gossip import DIRECT
 from demoloco.swarm.lines import Lines
 from demoloco.swarm.service import BUSY
 from demoloco.swarm.standing import Standing
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 MAX_DIALS = 8
 """Absent peers that one round of healing dials."""
+MAX_HINT_SECONDS = 300.0
+"""The longest pause between two looks at the hints; what is left there lasts 600 seconds."""
 REST_SHARE = 0.25
 """The shortest time between two beats, as a share of a heartbeat."""
 
@@ -148,7 +151,9 @@ class Pulse:
         here.take_hints(await self._transport.find(here.run))
 
     async def _until_hint(self) -> None:
-        await asyncio.sleep(self._timing.hint_seconds * self._rng.uniform(0.5, 1.5))
+        crowd = max(1.0, len(self._standing.roster) / DIRECT)  # an answer has them all
+        pause = min(self._timing.hint_seconds * crowd, MAX_HINT_SECONDS)
+        await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
 
     async def _forever(
         self,
