@@ -38,6 +38,7 @@ import os
 import signal
 import sys
 import time
+from math import isfinite
 
 from rich.console import Console
 
@@ -80,8 +81,9 @@ def main() -> None:
     load, began = os.getloadavg()[0], time.monotonic()
     errors = Console(stderr=True)
     found = measure(choice, lambda text: errors.print(f"{_clock(began)} {text}", highlight=False))
+    reckoned = figures(found)
     told = {
-        "figures": figures(found),
+        "figures": reckoned,
         "facts": found,
         "wrong": complaints(found),
         "tcp": choice.tcp,
@@ -92,7 +94,7 @@ def main() -> None:
         print(as_json(told))
     else:
         show(told, Console())
-    sys.exit(0 if all(value == value for value in told["figures"].values()) else 1)  # type: ignore[attr-defined]
+    sys.exit(0 if all(map(isfinite, reckoned.values())) else 1)
 
 
 def _clock(began: float) -> str:

@@ -148,11 +148,6 @@ def _baselines(choice: Choice, say: Say) -> Iterator[Facts]:
             found = theirs.play(
                 setting.links, millions, compression, steps, 900.0, congestion_control=choice.tcp
             )
-            yield {
-                "link": setting.name,
-                "millions": millions,
-                "compression": compression,
-                "seconds": found.median,
-                **asdict(found),
-                "steps": found.seconds,
-            } | {"seconds": found.median}
+            facts = asdict(found) | {"steps": found.seconds, "seconds": found.median}
+            row = {"link": setting.name, "millions": millions, "compression": compression}
+            yield row | facts
