@@ -51,6 +51,7 @@ from benchmarks.wanlab.lab import why_unavailable
 QUICK_SETTINGS = ("100mbit-30ms", "20mbit-100ms", "10mbit-100ms-1%")
 QUICK_SIZES = "4M"
 SIZES = "10M,100M"
+FILE_WIDTH = 140
 
 
 def millions(text: str) -> list[float]:
@@ -93,7 +94,7 @@ def main() -> None:
     if arguments.json:
         print(as_json(told))
     else:
-        show(told, Console())
+        show(told, Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH))
     sys.exit(0 if all(map(isfinite, reckoned.values())) else 1)
 
 

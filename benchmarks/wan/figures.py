@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import nan
 from typing import Any
 
@@ -78,16 +78,31 @@ def complaints(found: Facts) -> list[str]:
     return wrong
 
 
-OUR_COLUMNS = (
-    *(("link", ""), ("millions", "g"), ("round_seconds", ".2f"), ("exchange_seconds", ".3f")),
-    *(("limit_seconds", ".3f"), ("ratio_to_limit", ".2f"), ("apply_seconds", ".2f")),
-    *(("training_share", ".3f"), ("k", ""), ("packet_bytes", ",.0f")),
-    *(("bytes_up_per_round", ",.0f"), ("bytes_down_per_round", ",.0f")),
-    *(("whole_rounds", ""), ("rounds", "")),
+Column = tuple[str, str, str]
+"""Its title, the fact, how a number is written."""
+
+OUR_COLUMNS: tuple[Column, ...] = (
+    ("link", "link", ""),
+    ("M par.", "millions", "g"),
+    ("round s", "round_seconds", ".2f"),
+    ("exchange s", "exchange_seconds", ".3f"),
+    ("limit s", "limit_seconds", ".3f"),
+    ("ratio", "ratio_to_limit", ".2f"),
+    ("apply s", "apply_seconds", ".2f"),
+    ("training", "training_share", ".1%"),
+    ("k", "k", ""),
+    ("packet B", "packet_bytes", ",.0f"),
+    ("up B", "bytes_up_per_round", ",.0f"),
+    ("down B", "bytes_down_per_round", ",.0f"),
+    ("whole", "whole_rounds", ""),
 )
-THEIR_COLUMNS = (
-    *(("link", ""), ("millions", "g"), ("compression", ""), ("seconds", ".2f")),
-    *(("matchmaking_seconds", ""), ("bytes_up", ",.0f")),
+THEIR_COLUMNS: tuple[Column, ...] = (
+    ("link", "link", ""),
+    ("M par.", "millions", "g"),
+    ("as", "compression", ""),
+    ("all-reduce s", "seconds", ".2f"),
+    ("search s", "matchmaking_seconds", ".2f"),
+    ("up B", "bytes_up", ",.0f"),
 )
 
 
@@ -105,19 +120,18 @@ def show(told: Facts, console: Console) -> None:
         console.print(f"NOTE: {one}", markup=False)
 
 
-def _rows(
-    console: Console, title: str, columns: Iterable[tuple[str, str]], rows: list[Facts]
-) -> None:
+def _rows(console: Console, title: str, columns: Sequence[Column], rows: Sequence[Facts]) -> None:
     if not rows:
         return
-    columns = tuple(columns)
-    table = Table(*(name.replace("_", " ") for name, _ in columns), title=title)
+    table = Table(title=title)
+    for name, _, how in columns:
+        table.add_column(name, justify="right" if how else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(_shown(row[name], how) for name, how in columns))
+        table.add_row(*(_shown(row[fact], how) for _, fact, how in columns))
     console.print(table)
 
 
 def _shown(value: Any, how: str) -> str:
     if isinstance(value, list):
-        return ", ".join(_shown(one, ".3g" if isinstance(one, float) else "") for one in value)
+        return " ".join(format(one, how) for one in value)
     return format(value, how)
