@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = (1 << 20) + 1024
 QUICK_SECONDS = 0.25
 """Who takes 64 KiB in less gets whole pieces of 256 KiB, which costs less work."""
-MAX_CALLS = 256
+MAX_CALLS = 512
 MAX_CALLS_PER_CONNECTION = 32
 MAX_STREAMS_PER_PEER = 16
 """Those of which nothing is taken count too; those that are served have limits of their own."""
