@@ -64,6 +64,11 @@ class Chatter:
             for peer in draw(here.rng, tuple(here.roster), COMPARED_WITH):
                 self._spawn(self._tell(peer, summary))
 
+    def hold(self, offers: Sequence[Offer]) -> None:
+        """In a large swarm: tell a few of these now, as of all that is new."""
+        self._talk.hold(offers)
+        self._flush_soon()
+
     def hear_batch(self, batch: Batch, teller: PeerId) -> Batch:
         """A peer told this; what it is told in turn."""
         self._hear(batch, teller)
@@ -78,6 +83,7 @@ class Chatter:
             told = self._talk.hear(teller, batch, here.roster, here.now())
             self._flush_soon()
         for holder, offers in told:
+            here.note_holder(holder, (offer.packet for offer in offers))
             here.emit(OffersHeard(holder, offers))
 
     def _flush_soon(self) -> None:

@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 MAX_PASSES = 3
 PAUSE_SECONDS = 0.3
-MAX_PAUSE_SECONDS = 3.0
+PAUSES_SECONDS = 1.0, 3.0
+"""The longest pause before a busy holder is asked again, in a small and in a large swarm."""
+PAUSE_SECONDS_A_MEMBER = 0.1
 WINDOW_BYTES = 64 << 10
 """A holder that sends less in `chunk_seconds` is left for the next one."""
 SPAN_BYTES = 1 << 20
@@ -255,7 +257,9 @@ class Fetcher:
         passed.again()
         if passed.vain >= MAX_PASSES or not self._left(search):
             raise search.failed()
-        pause = min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * 2.0 ** (passed.number - 1))
+        least, most = PAUSES_SECONDS
+        longest = min(most, max(least, PAUSE_SECONDS_A_MEMBER * len(self._standing.roster)))
+        pause = min(longest, PAUSE_SECONDS * 2.0 ** (passed.number - 1))
         pause *= self._standing.rng.uniform(0.5, 1.5)
         self._check_time(search, pause)
         await self._standing.holders.news(search.wanted.blob.digest, pause)

@@ -37,8 +37,6 @@ class Passing:
         record = self._standing.record
         if record is None or record.head is None or offer.round <= record.head.round:
             return  # nobody waits for it
-        if not self._standing.tidings.direct:
-            return  # in a large swarm a few need to know, and the next announcement tells them
         if not self._offers:
             self._tasks.spawn(self._tell_soon())
         self._offers[offer.packet] = offer
@@ -46,6 +44,9 @@ class Passing:
     async def _tell_soon(self) -> None:
         await asyncio.sleep(BATCH_SECONDS)
         offers, self._offers = tuple(self._offers.values())[: calls.MAX_OFFERS], {}
+        if not self._standing.tidings.direct:
+            self._standing.chatter.hold(offers)  # a few hear of it, and pass that on
+            return
         lacking = {peer: self._lacks(peer, offers) for peer in self._standing.roster}
         peers = [peer for peer, lacks in lacking.items() if lacks]
         for peer in self._standing.rng.sample(peers, min(MAX_TOLD, len(peers))):

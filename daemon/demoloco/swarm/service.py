@@ -7,7 +7,7 @@ asks too much is told that this node is busy; one that sends garbage is counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from demoloco.errors import DemolocoError, PacketError
@@ -211,7 +211,6 @@ class PeerService:
     def _on_announce(self, peer: PeerId, body: bytes) -> bytes:
         run, batch = calls.decode_announcement(body)
         self._check_run(peer, run)
-        self._note_holder(peer, [offer.packet for offer in batch.offers])
         answer = self._standing.chatter.hear_batch(batch, peer)
         return calls.encode_announcement(run, answer) if answer else b""
 
@@ -220,8 +219,8 @@ class PeerService:
         self._check_run(peer, run)
         manifest = decode_manifest(sealed, verify)
         self._check_run(peer, manifest.run)
-        if peer == manifest.proposer:
-            self._note_holder(peer, [entry.packet for entry in manifest.entries])
+        held = (entry.packet for entry in manifest.entries)
+        self._standing.note_holder(manifest.proposer, held)
         self._standing.chatter.hear_manifest(manifest, sealed, peer)
         return b""
 
@@ -264,12 +263,6 @@ class PeerService:
         if self.direct is None:
             raise Refused("it offers no direct road")
         return self.direct(peer, offer)
-
-    def _note_holder(self, peer: PeerId, packets: Sequence[Digest]) -> None:
-        """It says that it holds these."""
-        if peer in self._standing.roster:
-            for packet in packets:
-                self._standing.holders.note(peer, packet)
 
     def _check_run(self, peer: PeerId, run: Digest) -> None:
         here = self._standing.run

@@ -72,6 +72,12 @@ class Standing:
         self.dropped += 1
         self._complaints.note(peer, why, self.now())
 
+    def note_holder(self, peer: PeerId, packets: Iterable[Digest]) -> None:
+        """This peer says that it holds these; what strangers say is of no use."""
+        if peer in self.roster:
+            for packet in packets:
+                self.holders.note(peer, packet)
+
     @property
     def own_run(self) -> Digest:
         """Raises: SwarmError before the node has entered a run."""
