@@ -1,7 +1,7 @@
 """Real nodes on emulated links: what their rounds took.
 
-Rule: nodes start and meet on open links, for that is measured elsewhere. The links become thin
-then, and some rounds pass before the first that counts: nodes must find out what they have got.
+Rule: nodes meet on open links, for that is measured elsewhere. On each setting they begin another
+life, which knows nothing of the links before, and some rounds pass before the first that counts.
 """
 
 from __future__ import annotations
@@ -116,9 +116,15 @@ class Party:
         node.start("--task", TASK, "--peers", address, *_OWN)
 
     def play(self, links: Links, rounds: int | None = None) -> Outcome:
-        """Rounds on these links."""
+        """Rounds on these links, in a new life of each node."""
+        for node in self.nodes.values():
+            node.kill()
         for host, link in links.items():
             self.lab.set_link(host, **link)
+        for node in self.nodes.values():
+            node.start()
+        for node in self.nodes.values():
+            node.wait_for(lambda status: len(status.members) == len(self.nodes), START_SECONDS)
         plan, count = self.plan, rounds or self.plan.rounds
         patience = 120 + 10 * plan.round_seconds
         first = self._newest + plan.warm_rounds
