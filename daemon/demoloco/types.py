@@ -50,6 +50,19 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PacketHeader:
+    """What a packet says about itself, apart from its coefficients."""
+
+    run: Digest
+    round: Round
+    parent: Digest
+    contributor: PeerId
+    samples: int
+    spec: bytes  # start of the digest of the packet spec
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """One packet's place in a manifest.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from blake3 import blake3
@@ -59,8 +58,8 @@ from demoloco.types import (
     Manifest,
     Member,
     Offer,
+    PacketHeader,
     PeerId,
-    Round,
     Snapshot,
 )
 from demoloco_proto.v1 import packet_pb2, round_pb2
@@ -71,19 +70,6 @@ Verify = Callable[[PeerId, bytes, bytes], bool]
 KINDS = ("packet", "manifest", "member")
 
 _M = TypeVar("_M", bound=Message)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PacketHeader:
-    """What a packet says about itself, apart from its coefficients."""
-
-    run: Digest
-    round: Round
-    parent: Digest
-    contributor: PeerId
-    samples: int
-    spec: bytes  # start of the digest of the packet spec
-    k: int
 
 
 def digest_of(data: bytes) -> Digest:

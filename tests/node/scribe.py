@@ -28,12 +28,12 @@ from demoloco.types import (
     Head,
     Manifest,
     Offer,
+    PacketHeader,
     PeerId,
     Round,
     TensorShape,
 )
 from demoloco.wire import (
-    PacketHeader,
     decode_manifest,
     digest_of,
     encode_manifest,

@@ -14,12 +14,13 @@ from demoloco.types import (
     Head,
     Member,
     Offer,
+    PacketHeader,
     PeerId,
     Phase,
     Round,
     Snapshot,
 )
-from demoloco.wire import PacketHeader, digest_of
+from demoloco.wire import digest_of
 
 
 def identity(number: int = 1) -> Identity:

@@ -29,11 +29,12 @@ from demoloco.types import (
     Manifest,
     Member,
     Offer,
+    PacketHeader,
     Phase,
     Round,
     short,
 )
-from demoloco.wire import PacketHeader, decode_manifest, encode_manifest, seal_packet
+from demoloco.wire import decode_manifest, encode_manifest, seal_packet
 from demoloco.worker import port as worker
 
 WAITING = "waiting for the disk"

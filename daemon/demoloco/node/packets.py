@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from demoloco.codec.packet import PacketSpec, Sparse, decode, max_bytes, norm
 from demoloco.errors import PacketError
-from demoloco.types import Digest, Offer
-from demoloco.wire import PacketHeader, Verify, open_packet
+from demoloco.types import Digest, Offer, PacketHeader
+from demoloco.wire import Verify, open_packet
 
 MAX_ENVELOPE_BYTES = 512
 """Header, signature and framing around the coefficients."""
