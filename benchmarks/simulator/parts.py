@@ -11,9 +11,7 @@ from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase,
 
 RUN = Digest(b"R" * 32)
 GENESIS = Head(digest=RUN, round=Round(0), samples_total=0)
-PACE = Pace(
-    quorum=0.66, grace_share=0.5, grace_seconds=2.0, succession_seconds=5.0, max_contributors=64
-)
+PACE = Pace(quorum=0.66, max_contributors=64)
 SNAPSHOT_EVERY = 5
 
 

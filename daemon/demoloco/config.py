@@ -31,6 +31,7 @@ Bounds = tuple[float, float]  # both ends are allowed
 
 RUN_BOUNDS: Mapping[str, Bounds] = {
     "inner_steps": (1, 1_000_000),
+    "round_seconds": (0, 86_400),
     "k": (1, CHUNK_COEFFICIENTS),
     "alpha": (0.001, 2),
     "beta": (0, 1),
@@ -44,9 +45,6 @@ RUN_BOUNDS: Mapping[str, Bounds] = {
     "final_lr_share": (0, 1),
     "evaluate_every": (0, 10**9),
     "quorum": (0.01, 1),
-    "grace_share": (0, 1000),
-    "grace_seconds": (0, 86_400),
-    "succession_seconds": (0.001, 86_400),
     "max_contributors": (1, 256),
     "ramp_rounds": (1, 128),
     "snapshot_every": (1, 1_000_000),
@@ -63,6 +61,7 @@ NODE_BOUNDS: Mapping[str, Bounds] = {
 RUN_CHOICES: Mapping[str, Sequence[object]] = {
     "method": ("decoupled", "synced"),
     "bits": (1, 2, 4, 8),
+    "overlap": (0, 1),
 }
 NODE_CHOICES: Mapping[str, Sequence[object]] = {
     "exchange": ("auto", "libp2p", "grpc"),
@@ -85,6 +84,11 @@ class RunConfig:
     """How told and untold parts combine: decoupled | synced."""
     inner_steps: int = 50
     """H: local optimizer steps between two rounds, 1 or more."""
+    round_seconds: float = 0.0
+    """Time between two packets of a node, in which it makes as many steps as it can, instead of
+    inner_steps; 0 = inner_steps."""
+    overlap: int = 1
+    """1 = train for the next round while the packets of this one travel; 0 = wait for them."""
     k: int = 64
     """Coefficients kept of each chunk of 4096."""
     ladder: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
@@ -115,12 +119,6 @@ class RunConfig:
     """Rounds between evaluations of the held-out part; 0 = never."""
     quorum: float = 0.66
     """Share of the live members that must be in before a round may close without the rest."""
-    grace_share: float = 0.5
-    """How long a round waits for the rest after its quorum, as a share of the quorum's time."""
-    grace_seconds: float = 2.0
-    """…but at least this long."""
-    succession_seconds: float = 5.0
-    """How long each next proposer waits for the ones before it."""
     max_contributors: int = 64
     """Packets in one manifest, at most."""
     ramp_rounds: int = 4

@@ -50,10 +50,11 @@ def test_the_bytes_of_a_configuration_never_change() -> None:
     config = RunConfig(quorum=0.75, task_args={"rate": 0.1, "depth": 4, "text": "größer"})
     assert run_config_bytes(config).decode() == (
         '{"alpha":1.0,"batch_size":16,"beta":0.95,"bits":2,"clip_norm":1.0,"decay_rounds":1000,'
-        '"evaluate_every":5,"final_lr_share":0.1,"grace_seconds":2.0,"grace_share":0.5,'
+        '"evaluate_every":5,"final_lr_share":0.1,'
         '"inner_steps":50,"k":64,"ladder":[8,16,32,64,128,256,512],"learning_rate":0.001,'
-        '"max_contributors":64,"method":"decoupled","name":"demoloco","quorum":0.75,"ramp_rounds":4,"seed":0,'
-        '"snapshot_every":10,"succession_seconds":5.0,"task":"lm","task_args":{"depth":4,'
+        '"max_contributors":64,"method":"decoupled","name":"demoloco","overlap":1,"quorum":0.75,"ramp_rounds":4,"round_seconds":0.0,'
+        '"seed":0,'
+        '"snapshot_every":10,"task":"lm","task_args":{"depth":4,'
         '"rate":0.1,"text":"gr\\u00f6\\u00dfer"},'
         '"warmup_rounds":2,"weight_decay":0.1}'
     )
@@ -72,7 +73,7 @@ def test_a_field_that_an_older_version_did_not_have_takes_its_default() -> None:
         (b'{"k":' + b"1" * 5000 + b"}", "not JSON"),
         (b"[]", "not a JSON object"),
         (b'{"k":64,"k":32}', "stands twice"),
-        (b'{"overlap":1}', "'overlap', which this version does not know; .*newer"),
+        (b'{"overlay":1}', "'overlay', which this version does not know; .*newer"),
         (b'{"home":"/x"}', "home"),
         (b'{"k":"64"}', "k must be a whole number"),
         (b'{"k":64.0}', "k must be a whole number"),

@@ -35,7 +35,7 @@ def with_room(name: str, value: float) -> dict[str, Any]:
 
 def test_every_number_has_bounds() -> None:
     numbers = {one.name for one in fields(RunConfig) if one.type in ("int", "float")}
-    assert numbers == set(config.RUN_BOUNDS) | {"bits"}
+    assert numbers == set(config.RUN_BOUNDS) | {"bits", "overlap"}
     numbers = {one.name for one in fields(NodeConfig) if one.type in ("int", "float")}
     assert numbers == set(config.NODE_BOUNDS)
 
@@ -72,7 +72,7 @@ def test_a_node_value_at_its_bounds_is_taken_and_one_beyond_is_refused(
             node(**{name: beyond})
 
 
-@pytest.mark.parametrize("name", ["alpha", "learning_rate", "quorum", "grace_seconds"])
+@pytest.mark.parametrize("name", ["alpha", "learning_rate", "quorum", "round_seconds"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_is_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):

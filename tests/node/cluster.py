@@ -62,8 +62,6 @@ RUN: dict[str, Any] = {
     "learning_rate": 1e-2,
     "warmup_rounds": 0,
     "evaluate_every": 1,
-    "grace_seconds": 0.3,
-    "succession_seconds": 0.5,
     "snapshot_every": 4,
 }
 

@@ -13,6 +13,7 @@ from demoloco.node import ledger
 from demoloco.rounds import decide
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import succession
+from demoloco.rounds.tempo import Tempo
 from demoloco.types import Draft, Manifest
 from demoloco.worker.port import Correct
 from tests.node.cluster import DEADLINE_SECONDS, TIMING, Cluster, ClusterNode, cluster
@@ -59,7 +60,7 @@ async def test_three_nodes_agree_bit_for_bit_and_lose_nothing(tmp_path: Path) ->
 
 
 async def test_a_slow_node_is_waited_for_no_longer_than_the_grace(tmp_path: Path) -> None:
-    async with cluster(tmp_path, grace_seconds=0.1) as made:
+    async with cluster(tmp_path) as made:
         nodes = [made.node() for _ in range(3)]
         nodes[2].seconds_a_turn = 0.15
         await nodes[0].start(stop_after=8)
@@ -122,10 +123,11 @@ async def test_a_node_that_leaves_hands_over_what_it_has_and_the_others_go_on(
 @pytest.mark.parametrize("step", ["train", "propose", "commit"])
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_proposer_that_leaves_costs_the_others_no_waiting(
-    tmp_path: Path, step: str, at_once: bool
+    tmp_path: Path, step: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked to leave while it trains, has drafted, has committed and perhaps not published."""
-    async with cluster(tmp_path, succession_seconds=2 * DEADLINE_SECONDS) as made:
+    monkeypatch.setattr(Tempo, "turn", lambda tempo: 2 * DEADLINE_SECONDS)
+    async with cluster(tmp_path) as made:
         nodes = await made.found(3)
         await made.all_reach(2)
         leaver = await _ask_the_proposer(made, step, at_once)

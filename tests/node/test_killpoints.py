@@ -30,7 +30,7 @@ IMPATIENT = replace(
     seed_retry_seconds=0.15,
     known_retry_seconds=0.2,
 )
-RUN = {"grace_seconds": 0.15, "evaluate_every": 0, "inner_steps": 2, "snapshot_every": 3}
+RUN = {"evaluate_every": 0, "inner_steps": 2, "snapshot_every": 3}
 Test = TypeVar("Test", bound=Callable[..., object])
 LANES = 3
 QUIET = 2

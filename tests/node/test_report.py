@@ -16,7 +16,7 @@ from demoloco.types import Member, PeerId, Phase, Round
 from demoloco.worker.port import Evaluated, Progress
 from tests.node.scribe import GENESIS, RUN, Scribe, SilentSwarm
 
-PACE = Pace(quorum=0.6, grace_share=0.5, grace_seconds=1, succession_seconds=5, max_contributors=9)
+PACE = Pace(quorum=0.6, max_contributors=9)
 
 
 class Desk:

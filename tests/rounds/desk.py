@@ -18,9 +18,7 @@ from demoloco.rounds.rules import Pace, entries_of, head_of, rank_of, succession
 from demoloco.types import Digest, Head, Manifest, Member, Offer, PeerId, Phase, Round
 
 ME = PeerId("me")
-PACE = Pace(
-    quorum=0.66, grace_share=0.5, grace_seconds=2.0, succession_seconds=5.0, max_contributors=64
-)
+PACE = Pace(quorum=0.66, max_contributors=64)
 E = TypeVar("E")
 
 

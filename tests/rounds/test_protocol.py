@@ -44,19 +44,26 @@ def test_numbers_stand_only_before_sentences() -> None:
 
 def test_the_document_names_the_bounds_of_the_code() -> None:
     from demoloco.node import ledger
-    from demoloco.rounds import chain, decide, facts, open_round, rules
+    from demoloco.rounds import chain, decide, facts, open_round, rules, tempo
 
     text = re.sub(r"\s+", " ", DOCUMENT.read_text())
     for phrase in (
         f"every {decide.ANNOUNCE_SECONDS:.0f} seconds all packets",
-        f"{rules.PATIENCE_SHARE:.0f} times the time that the first packet took, but at least "
-        f"{rules.PATIENCE_SECONDS:.0f} seconds",
+        f"{tempo.PATIENCE_SHARE:.0f} times the time that this packet took, or "
+        f"{tempo.PATIENCE_SECONDS:.0f} seconds",
+        f"at least {tempo.PATIENCE_FLOOR:.0f} seconds after the first",
+        f"at least {tempo.GRACE_FLOOR} seconds",
+        f"the last {tempo.WINDOW_ROUNDS} rounds",
+        f"Fewer than {tempo.MIN_ROUNDS} rounds measure nothing",
+        f"{tempo.SPREAD:.0f} deviations beyond the median",
+        f"{tempo.TURN_FLOOR:.0f} to {tempo.TURN_CEILING:.0f} seconds, "
+        f"{tempo.TURN_UNMEASURED:.0f} while nothing is measured",
         f"{rules.MAX_NORM_RATIO:.0f} times the median",
         f"up to {facts.MAX_RETRY_SECONDS:.0f} seconds",
         f"failed {facts.MAX_TRIES} times",
         f"at most {open_round.MAX_PARENTS} parents, the oldest goes, and {open_round.MAX_OFFERS}",
-        f"More than {decide.MAX_REPLAY} rounds behind",
-        f"at most {decide.MAX_REPLAY} rounds, and since",
+        f"More than {chain.MAX_REPLAY} rounds behind",
+        f"at most {chain.MAX_REPLAY} rounds, and since",
         f"last {ledger.LOG_ROUNDS} rounds, as long as they name no more than {ledger.LOG_PACKETS}",
         f"those of the last {chain.KEEP_ROUNDS} rounds",
         f"aside for {facts.ASIDE_SECONDS:.0f} seconds",

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.simulator.parts import digest
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.rounds.decide import MAX_REPLAY
+from demoloco.rounds.chain import MAX_REPLAY
 from demoloco.rounds.facts import ASIDE_SECONDS, MAX_TRIES
 from demoloco.rounds.rules import head_of
 from demoloco.types import Manifest, Phase

@@ -10,6 +10,7 @@ import pytest
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.rules import head_of
+from demoloco.rounds.tempo import TURN_UNMEASURED
 from demoloco.types import Phase
 from tests.rounds.desk import (
     GENESIS,
@@ -157,7 +158,7 @@ def test_where_all_leave_they_close_their_last_round_together(me: str, other: st
     desk.receive(offer(other, parent))
     if in_line(parent.digest, me, other)[0] != me:
         assert desk.wants(ef.Propose) == []  # the other's manifest is to come
-        desk.wake(PACE.succession_seconds)
+        desk.wake(TURN_UNMEASURED)
     desk.hear(ev.ManifestHeard(desk.me, desk.seal()))
     desk.apply()
     assert desk.wants(ef.Stop) == []  # the other is to have it

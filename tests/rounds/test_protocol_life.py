@@ -8,7 +8,7 @@ from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS
 from demoloco.rounds.rules import head_of
-from demoloco.rounds.state import COMPANY_SECONDS
+from demoloco.rounds.state import REUNION_SECONDS
 from demoloco.types import Phase
 from tests.rounds.desk import (
     GENESIS,
@@ -128,7 +128,7 @@ def test_a_restarted_node_does_not_close_alone_before_it_could_meet_the_others()
     desk = Desk().start(shared, pending=pending, pending_norm=1.0, owed_samples=10)
     assert desk.wants(ef.Propose) == []
     assert desk.machine.why() == "looking for the members that were here before"
-    desk.wake(after=COMPANY_SECONDS)
+    desk.wake(after=REUNION_SECONDS)
     assert len(desk.wants(ef.Propose)) == 1
 
 

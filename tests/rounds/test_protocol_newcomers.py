@@ -9,6 +9,7 @@ import pytest
 from demoloco.rounds import effects as ef
 from demoloco.rounds.chain import Chain, Path
 from demoloco.rounds.rules import head_of
+from demoloco.rounds.tempo import TURN_UNMEASURED
 from demoloco.types import Draft, Offer
 from tests.rounds.desk import GENESIS, PACE, Desk, PeerId, chain, manifest, offer
 
@@ -20,7 +21,7 @@ def proposal(desk: Desk, *offers: Offer) -> Draft:
     desk.receive(*offers)
     desk.contribute()
     if not desk.wants(ef.Propose):  # it is another's turn first
-        desk.wake(after=desk.machine.state.settings.pace.succession_seconds)
+        desk.wake(after=TURN_UNMEASURED)
     (propose,) = desk.wants(ef.Propose)
     return propose.draft
 

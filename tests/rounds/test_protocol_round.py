@@ -13,6 +13,7 @@ from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS, MAX_TRIES
 from demoloco.rounds.open_round import MAX_OFFERS, MAX_PARENTS
 from demoloco.rounds.rules import head_of, rank_of
+from demoloco.rounds.tempo import TURN_UNMEASURED
 from demoloco.types import Phase
 from tests.rounds.desk import (
     GENESIS,
@@ -25,7 +26,7 @@ from tests.rounds.desk import (
     offer,
 )
 
-TURN = PACE.succession_seconds
+TURN = TURN_UNMEASURED
 
 
 # -- a round ---------------------------------------------------------------------------------------

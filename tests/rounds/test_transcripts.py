@@ -15,7 +15,7 @@ from benchmarks.simulator.parts import Faults, digest
 from benchmarks.simulator.world import World
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.rounds.decide import MAX_REPLAY
+from demoloco.rounds.chain import MAX_REPLAY
 from demoloco.rounds.rules import head_of
 from tests.rounds.desk import GENESIS, Desk, PeerId, chain, manifest, offer
 from tests.rounds.scribe import Scribe

@@ -81,9 +81,6 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
         creator=run.genesis.creator,
         pace=Pace(
             quorum=config.quorum,
-            grace_share=config.grace_share,
-            grace_seconds=config.grace_seconds,
-            succession_seconds=config.succession_seconds,
             max_contributors=config.max_contributors,
             ramp_rounds=config.ramp_rounds,
         ),

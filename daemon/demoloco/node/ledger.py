@@ -17,8 +17,7 @@ from demoloco.codec.packet import Sparse
 from demoloco.errors import DemolocoError, StoreError
 from demoloco.node.packets import Expected, Packet, read_packet
 from demoloco.outer.agreed import Coefficients, advance, fingerprint
-from demoloco.rounds.chain import KEEP_ROUNDS, Chain
-from demoloco.rounds.decide import MAX_REPLAY
+from demoloco.rounds.chain import KEEP_ROUNDS, MAX_REPLAY, Chain
 from demoloco.rounds.rules import head_of
 from demoloco.store.port import Store
 from demoloco.types import Digest, Head, Manifest, Offer, PeerId, Round, short

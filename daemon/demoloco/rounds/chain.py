@@ -15,6 +15,10 @@ from demoloco.types import Digest, Head, Manifest, PeerId, Round
 KEEP_ROUNDS = 128
 MAX_BESIDE = 3 * KEEP_ROUNDS
 
+MAX_REPLAY = 256
+"""A node further behind than this many rounds takes a snapshot, whatever that costs: so many
+manifests fit beside the chain."""
+
 
 @dataclass(frozen=True, slots=True)
 class Path:

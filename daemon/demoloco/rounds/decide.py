@@ -6,7 +6,8 @@ path leaves a reason in `state.why`.
 
 from __future__ import annotations
 
-from demoloco.rounds.chain import Path
+from demoloco.rounds.chain import MAX_REPLAY, Path
+from demoloco.rounds.closing import close, present
 from demoloco.rounds.effects import (
     Announce,
     Apply,
@@ -16,7 +17,6 @@ from demoloco.rounds.effects import (
     FetchManifests,
     FetchSnapshot,
     Note,
-    Propose,
     Publish,
     Say,
     Stop,
@@ -24,23 +24,14 @@ from demoloco.rounds.effects import (
 )
 from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import (
-    before,
-    closes_at,
-    entries_of,
     head_of,
     heavier,
     missing_bytes,
     offers_of,
-    ramp,
-    rank_of,
 )
 from demoloco.rounds.state import SNAPSHOT, State
 from demoloco.rounds.work import work
-from demoloco.types import Digest, Draft, Head, Offer, PeerId, short
-
-MAX_REPLAY = 256
-"""A node further behind than this many rounds takes a snapshot, whatever that costs: so many
-manifests fit beside the chain."""
+from demoloco.types import Digest, Head, Offer
 
 ANNOUNCE_SECONDS = 3.0
 """What I hold for the open round is announced again this often: words get lost."""
@@ -163,6 +154,8 @@ def _approach(state: State, target: Head, way: Path | Digest, now: float) -> lis
         state.why = f"fetching {len(missing)} packet(s) of round {step.redo[0].round}"
         return fetches
     state.moving = step
+    if state.round is not None:
+        state.round.whole = now
     state.why = "applying a manifest"
     durable: list[Effect] = [Commit(manifest) for manifest in step.redo]
     told = [Publish(m) for m in step.redo if m.proposer == state.settings.me]
@@ -208,7 +201,7 @@ def _take_part(state: State, now: float) -> list[Effect]:
         *work(state, state.round),
         *_collect(state, state.round, now),
         *_tell(state, state.round, now),
-        *_close(state, state.round, now),
+        *close(state, state.round, now),
     ]
 
 
@@ -221,18 +214,9 @@ def _collect(state: State, round_: OpenRound, now: float) -> list[Effect]:
     return wanted
 
 
-def _present(state: State, round_: OpenRound) -> dict[PeerId, Offer]:
-    """One packet a contributor that is here and checked."""
-    offers = (held.offer for held in state.held.values())
-    present = {offer.contributor: offer for offer in offers if offer.parent == round_.parent}
-    if round_.mine is not None:
-        present[state.settings.me] = round_.mine
-    return present
-
-
 def _tell(state: State, round_: OpenRound, now: float) -> list[Effect]:
     """Announce mine at once, and all that I hold again and again."""
-    held = tuple(_present(state, round_).values())
+    held = tuple(present(state, round_).values())
     if not held or not state.members.live():
         return []
     again = round_.announced + ANNOUNCE_SECONDS
@@ -242,83 +226,6 @@ def _tell(state: State, round_: OpenRound, now: float) -> list[Effect]:
     round_.announced = now
     state.wakes.append(now + ANNOUNCE_SECONDS)
     return [Announce(held)]
-
-
-def _close(state: State, round_: OpenRound, now: float) -> list[Effect]:
-    """Propose the manifest if the round may close and it is my turn."""
-    present = _present(state, round_)
-    expected = _expected(state, round_)
-    arrivals = round_.observe(present, expected, now, state.settings.pace)
-    at, why = closes_at(expected, present, arrivals, state.settings.pace)
-    state.why = _reason(state, why)
-    if round_.drafted or at is None:
-        return []
-    if now < state.company_until and not state.members.live() and state.leaving is None:
-        state.why = "looking for the members that were here before"
-        at = state.company_until
-    if now < at:
-        round_.closable = None
-        state.wakes.append(at)
-        return []
-    round_.closable = now if round_.closable is None else round_.closable
-    return _propose(state, round_, present, now)
-
-
-def _expected(state: State, round_: OpenRound) -> frozenset[PeerId]:
-    """Who is waited for: who trained when the round opened and still does."""
-    still = state.company()
-    if state.labour.worker and (state.leaving is None or not state.members.contributing()):
-        still |= {state.settings.me}
-    return round_.expected & still
-
-
-def _propose(
-    state: State, round_: OpenRound, present: dict[PeerId, Offer], now: float
-) -> list[Effect]:
-    assert state.chain is not None
-    assert round_.closable is not None
-    me, pace = state.settings.me, state.settings.pace
-    if state.leaving is not None and state.members.contributing():
-        return []
-    able = state.company()
-    contributors = state.chain.contributors(round_.parent)
-    ahead = before(me, round_.parent, contributors, able)
-    turn = round_.closable + len(ahead) * pace.succession_seconds
-    if round_.heard is not None:  # somebody proposed; give its packets time to arrive
-        turn = max(turn, round_.heard + (len(ahead) + 1) * pace.succession_seconds)
-    if now < turn:
-        whose = f"the manifest of {short(ahead[0])}" if ahead else "the packets of a manifest"
-        state.why = f"waiting for {whose} for round {round_.round}"
-        state.wakes.append(turn)
-        return []
-    round_.drafted = True
-    norms = {offer.packet: state.held[offer.packet].norm for offer in present.values()}
-    first = state.chain.first_rounds()
-    shares = ramp(present, first, round_.round, pace.ramp_rounds)
-    entries = entries_of(tuple(present.values()), norms, pace.max_contributors, shares)
-    draft = Draft(
-        run=state.settings.run,
-        round=round_.round,
-        parent=round_.parent,
-        state=state.fingerprint,
-        proposer=me,
-        rank=rank_of(me, round_.parent, contributors, able),
-        samples_total=state.chain.head.samples_total + sum(entry.samples for entry in entries),
-        entries=entries,
-    )
-    return [Propose(draft)]
-
-
-def _reason(state: State, closing: str) -> str:
-    """What the operator reads: my own work comes before the others'."""
-    labour = state.labour
-    if labour.training and (state.round is None or state.round.mine is None):
-        return "training"
-    if labour.contributing:
-        return "making the packet"
-    if state.settings.has_worker and not labour.worker:
-        return f"waiting for the worker; {closing}"
-    return closing
 
 
 # -- the end, and words ----------------------------------------------------------------------------

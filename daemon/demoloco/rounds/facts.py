@@ -161,6 +161,7 @@ class _Errand:
     under_way: bool = True
     tries: int = 1
     again: float = 0.0
+    began: float = 0.0
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class Errands:
         """None = go; else the time from which to try again (infinity while it is under way)."""
         errand = self._by_name.get(name)
         if errand is None:
-            self._by_name[name] = _Errand()
+            self._by_name[name] = _Errand(began=now)
             return None
         if errand.under_way:
             return float("inf")
@@ -196,6 +197,11 @@ class Errands:
         """Begin anew with what has failed too often."""
         if self.hopeless(name):
             self.done(name)
+
+    def seconds(self, name: Digest, now: float) -> float:
+        """Since it was first begun; 0 if it was not."""
+        errand = self._by_name.get(name)
+        return now - errand.began if errand is not None else 0.0
 
     def tries(self, name: Digest) -> int:
         errand = self._by_name.get(name)

@@ -5,11 +5,12 @@ Rule: facts only; whether a round closes is decided in `rules.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Arrivals, Pace, quorum_of
-from demoloco.types import Digest, Offer, PeerId, Round
+from demoloco.rounds.tempo import Course, Tempo
+from demoloco.types import Digest, Manifest, Offer, PeerId, Round
 
 MAX_PARENTS = 8
 MAX_OFFERS = 256
@@ -32,11 +33,14 @@ class OpenRound:
     opened: float
     expected: frozenset[PeerId]
     mine: Offer | None = None
+    told: float | None = None  # since when it is out
+    arrivals: dict[PeerId, float] = field(default_factory=dict)  # packets that are here
     first: float | None = None
     quorum: float | None = None
     closable: float | None = None  # since when it may close
     heard: float | None = None  # since when a manifest for it is known
     announced: float = -float("inf")
+    whole: float | None = None  # since when the packets of a manifest for it are all here
     drafted: bool = False  # my proposal is made
 
     @property
@@ -47,13 +51,34 @@ class OpenRound:
     def observe(
         self, present: Collection[PeerId], expected: Collection[PeerId], now: float, pace: Pace
     ) -> Arrivals:
-        """Note when the first packet and the quorum came; a time once noted stays."""
+        """Note when the first packet and the quorum came; a time once noted stays. My own counts
+        for the quorum when it has travelled as others' do, or all are in."""
         if present and self.first is None:
             self.first = now
-        counted = sum(peer in expected for peer in present)
+        early = {peer for peer in present if self.arrivals.get(peer, now) > now}
+        whole = all(peer in present for peer in expected)
+        counted = sum(peer in expected and (whole or peer not in early) for peer in present)
         if self.quorum is None and counted >= quorum_of(len(expected), pace):
             self.quorum = now
         return Arrivals(self.opened, self.first, self.quorum)
+
+    def teach(self, tempo: Tempo, me: PeerId, redo: Sequence[Manifest], now: float) -> None:
+        """The round is over by `redo`: what it tells of the others' pace."""
+        tempo.round_seconds = now - self.opened
+        won = next((manifest for manifest in redo if manifest.parent == self.parent), None)
+        if won is not None and self.told is not None and won.entry_of(me) is not None:
+            tempo.exchange_seconds = now - self.told
+        if self.first is None:
+            return
+        if self.quorum is None:
+            tempo.gathered(2 * (now - self.opened))
+        else:
+            tempo.gathered(self.quorum - self.opened)
+            tempo.ran(Course(self.parent, self.quorum, self.expected, self.arrivals))
+        if won is not None and won.proposer != me and self.heard is not None:
+            may = self.closable if self.closable is not None else self.heard
+            tempo.heard(max(0.0, self.heard - may))
+            tempo.fetched(self.whole - self.heard if self.whole is not None else 0.0)
 
 
 class Offers:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from demoloco.rounds.tempo import Tempo
 from demoloco.types import Digest, Entry, Head, Manifest, Offer, PeerId, Round, short
 
 MAX_NORM_RATIO = 10.0
@@ -21,20 +22,12 @@ MAX_NORM_RATIO = 10.0
 MIN_WEIGHT = 2.0**-126
 """A packet counts for something, however little: without a weight the manifest would be none."""
 
-PATIENCE_SHARE = 4.0
-PATIENCE_SECONDS = 15.0
-"""Without a quorum a round waits this share of the time that its first packet took, but at least
-these seconds."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """The run's settings that decide when a round closes; see RunConfig for units."""
+    """The run's settings that decide how a round closes; see RunConfig for units."""
 
     quorum: float
-    grace_share: float
-    grace_seconds: float
-    succession_seconds: float
     max_contributors: int
     ramp_rounds: int = 1
 
@@ -97,27 +90,31 @@ def quorum_of(expected: int, pace: Pace) -> int:
 
 
 def closes_at(
-    expected: Collection[PeerId], present: Collection[PeerId], arrivals: Arrivals, pace: Pace
+    expected: Collection[PeerId],
+    present: Collection[PeerId],
+    arrivals: Arrivals,
+    most: int,
+    tempo: Tempo,
 ) -> tuple[float | None, str]:
     """When the round may close with what is in now, and why; None = not before something else
     happens.
 
-    At once when all expected contributors are in; after a quorum when the grace is over; without
-    one when patience is over.
+    At once when all expected contributors are in, or `most` packets; after a quorum when the grace
+    is over; without one when patience is over.
     """
     if not present:
         return None, f"no packet yet of {len(expected)}"
     missing = sorted(short(peer) for peer in expected if peer not in present)
     if not missing:
         return -math.inf, f"all {len(present)} are in"
-    if len(present) >= pace.max_contributors:
+    if len(present) >= most:
         return -math.inf, f"{len(present)} are in, which is the most that a round takes"
     waiting = f"{len(present)} in, waiting for {', '.join(missing)}"
     if arrivals.quorum is not None:
-        grace = max(pace.grace_seconds, pace.grace_share * (arrivals.quorum - arrivals.opened))
+        grace = tempo.grace(arrivals.quorum - arrivals.opened)
         return arrivals.quorum + grace, f"{waiting}, {grace:.1f} s grace after the quorum"
     first = arrivals.first if arrivals.first is not None else arrivals.opened
-    patience = max(PATIENCE_SECONDS, PATIENCE_SHARE * (first - arrivals.opened))
+    patience = tempo.patience(first - arrivals.opened)
     return first + patience, f"{waiting}, no quorum, {patience:.1f} s patience"
 
 

@@ -23,9 +23,10 @@ from demoloco.rounds.facts import (
 )
 from demoloco.rounds.open_round import Held, Offers, OpenRound
 from demoloco.rounds.rules import genesis_head, head_of, heavier, offers_of, told_by
+from demoloco.rounds.tempo import Tempo
 from demoloco.types import NO_DIGEST, Digest, Head, Manifest, Offer, PeerId, Phase, Round, short
 
-COMPANY_SECONDS = 10.0
+REUNION_SECONDS = 10.0
 """After a restart a node that was not alone waits so long for another before it closes alone."""
 
 SNAPSHOT = NO_DIGEST
@@ -59,7 +60,8 @@ class State:
         self.wakes: list[float] = []
         self.wake: float | None = None  # the WakeMe that is out
         self.stopped = False
-        self.company_until = -math.inf  # so long those are waited for who were here before
+        self.reunion_until = -math.inf  # so long those are waited for who were here before
+        self.tempo = Tempo()
 
     def target(self) -> Head | None:
         """The heaviest head that is known to be heavier than mine, or None."""
@@ -117,7 +119,7 @@ class State:
             case ev.MemberLost(peer):
                 self.members.lose(peer)
             case ev.OffersHeard():
-                self._on_offers_heard(event)
+                self._on_offers_heard(event, now)
             case ev.ManifestHeard(holder, manifest):
                 return self._on_manifests(holder, (manifest,), now)
             case _:  # pragma: no cover
@@ -132,7 +134,7 @@ class State:
             case ev.ManifestsFailed(_, head):
                 self.errands.failed(head, now)
             case ev.PacketFetched():
-                self._on_packet_fetched(event)
+                self._on_packet_fetched(event, now)
             case ev.PacketRefused(packet):
                 self._on_packet_refused(packet)
             case ev.FetchFailed(packet):
@@ -158,7 +160,7 @@ class State:
                 out = self.round.samples_out if self.round is not None else 0
                 self.labour.trained(samples, out)
             case ev.Contributed():
-                self._on_contributed(event)
+                self._on_contributed(event, now)
             case ev.Applied():
                 return self._on_applied(event, now)
             case ev.ApplyFailed():
@@ -179,7 +181,7 @@ class State:
         self.labour.owed_samples = event.owed_samples
         others = set(self.chain.contributors(event.head.digest)) - {self.settings.me}
         if event.head.round > 0 and others:
-            self.company_until = now + COMPANY_SECONDS
+            self.reunion_until = now + REUNION_SECONDS
         self._open(now)
         pending = event.pending
         if self.round is not None and pending is not None and pending.parent == self.round.parent:
@@ -187,13 +189,14 @@ class State:
             self.held[pending.packet] = Held(pending, event.pending_norm)
         return [Note(f"standing at round {event.head.round}, head {short(event.head.digest)}")]
 
-    def _on_offers_heard(self, event: ev.OffersHeard) -> None:
+    def _on_offers_heard(self, event: ev.OffersHeard, now: float) -> None:
         for offer in event.offers:
             if offer.contributor == self.settings.me:
                 if offer.packet in self.held:
                     self.offers.holds(event.holder, offer.packet)
             elif offer not in self.refused and offer.samples > 0:
                 self.offers.hear(event.holder, offer)
+                self.tempo.came(offer.parent, offer.contributor, now)
                 self.errands.give_another_chance(offer.packet)
 
     def _on_manifests(
@@ -236,11 +239,15 @@ class State:
             for claim in offers_of(manifest)
         )
 
-    def _on_packet_fetched(self, event: ev.PacketFetched) -> None:
+    def _on_packet_fetched(self, event: ev.PacketFetched, now: float) -> None:
+        seconds = self.errands.seconds(event.packet, now)
         self.errands.done(event.packet)
         offer = self.asked.pop(event.packet, None)
         if offer is not None:
+            self.tempo.travelled(seconds)
             self.held[event.packet] = Held(offer, event.norm)
+            if self.round is not None and offer.parent == self.round.parent:
+                self.round.arrivals.setdefault(offer.contributor, now)
             if self.round is not None and offer.contributor in self.members.leaving():
                 self.round.announced = -math.inf  # it waits for that
 
@@ -289,11 +296,13 @@ class State:
             raise ValueError(fault)
         return chain.path_to(event.head.digest)
 
-    def _on_contributed(self, event: ev.Contributed) -> None:
+    def _on_contributed(self, event: ev.Contributed, now: float) -> None:
         self.labour.contributing = False
         if self.round is not None and event.offer.parent == self.round.parent:
             self.held[event.offer.packet] = Held(event.offer, event.norm)
             self.round.mine = event.offer
+            self.round.told = now
+            self.round.arrivals[self.settings.me] = now + self.tempo.travel()
             self.round.announced = -math.inf
             self.labour.ready = False
 
@@ -304,6 +313,8 @@ class State:
         self.rootless.clear()
         had_told = self.round.mine is not None
         notes: list[Effect] = []
+        redo = moving.redo if isinstance(moving, Path) else ()
+        self.round.teach(self.tempo, self.settings.me, redo, now)
         if isinstance(moving, Path):
             self.chain.move(moving, event.head)
             me = self.settings.me

@@ -1,0 +1,102 @@
+"""When a round closes, and who proposes its manifest.
+
+Rule: `rules.py` has the arithmetic; here it meets the facts of one node.
+"""
+
+from __future__ import annotations
+
+from demoloco.rounds.effects import Effect, Propose
+from demoloco.rounds.open_round import OpenRound
+from demoloco.rounds.rules import before, closes_at, entries_of, ramp, rank_of
+from demoloco.rounds.state import State
+from demoloco.types import Draft, Offer, PeerId, short
+
+
+def present(state: State, round_: OpenRound) -> dict[PeerId, Offer]:
+    """One packet a contributor that is here and checked."""
+    offers = (held.offer for held in state.held.values())
+    present = {offer.contributor: offer for offer in offers if offer.parent == round_.parent}
+    if round_.mine is not None:
+        present[state.settings.me] = round_.mine
+    return present
+
+
+def close(state: State, round_: OpenRound, now: float) -> list[Effect]:
+    """Propose the manifest if the round may close and it is my turn."""
+    offers = present(state, round_)
+    expected = _expected(state, round_)
+    pace = state.settings.pace
+    arrivals = round_.observe(offers, expected, now, pace)
+    at, why = closes_at(expected, offers, arrivals, pace.max_contributors, state.tempo)
+    if round_.quorum is None:
+        state.wakes.extend(round_.arrivals.values())  # mine may count only later
+    state.why = _reason(state, why)
+    if round_.drafted or at is None:
+        return []
+    if now < state.reunion_until and not state.members.live() and state.leaving is None:
+        state.why = "looking for the members that were here before"
+        at = state.reunion_until
+    if now < at:
+        round_.closable = None
+        state.wakes.append(at)
+        return []
+    round_.closable = now if round_.closable is None else round_.closable
+    return _propose(state, round_, offers, now)
+
+
+def _expected(state: State, round_: OpenRound) -> frozenset[PeerId]:
+    """Who is waited for: who trained when the round opened and still does."""
+    still = state.company()
+    if state.labour.worker and (state.leaving is None or not state.members.contributing()):
+        still |= {state.settings.me}
+    return round_.expected & still
+
+
+def _propose(
+    state: State, round_: OpenRound, offers: dict[PeerId, Offer], now: float
+) -> list[Effect]:
+    assert state.chain is not None
+    assert round_.closable is not None
+    me, pace = state.settings.me, state.settings.pace
+    if state.leaving is not None and state.members.contributing():
+        return []
+    able = state.company()
+    contributors = state.chain.contributors(round_.parent)
+    ahead = before(me, round_.parent, contributors, able)
+    wait = state.tempo.turn()
+    turn = round_.closable + len(ahead) * wait
+    if round_.heard is not None:  # somebody proposed; give its packets time to arrive
+        turn = max(turn, round_.heard + max(wait, state.tempo.fetching()) + len(ahead) * wait)
+    if now < turn:
+        whose = f"the manifest of {short(ahead[0])}" if ahead else "the packets of a manifest"
+        state.why = f"waiting for {whose} for round {round_.round}"
+        state.wakes.append(turn)
+        return []
+    round_.drafted = True
+    norms = {offer.packet: state.held[offer.packet].norm for offer in offers.values()}
+    first = state.chain.first_rounds()
+    shares = ramp(offers, first, round_.round, pace.ramp_rounds)
+    entries = entries_of(tuple(offers.values()), norms, pace.max_contributors, shares)
+    draft = Draft(
+        run=state.settings.run,
+        round=round_.round,
+        parent=round_.parent,
+        state=state.fingerprint,
+        proposer=me,
+        rank=rank_of(me, round_.parent, contributors, able),
+        samples_total=state.chain.head.samples_total + sum(entry.samples for entry in entries),
+        entries=entries,
+    )
+    return [Propose(draft)]
+
+
+def _reason(state: State, closing: str) -> str:
+    """What the operator reads: my own work comes before the others'."""
+    labour = state.labour
+    if labour.training and (state.round is None or state.round.mine is None):
+        return "training"
+    if labour.contributing:
+        return "making the packet"
+    if state.settings.has_worker and not labour.worker:
+        return f"waiting for the worker; {closing}"
+    return closing
