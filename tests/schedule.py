@@ -30,6 +30,8 @@ OWN_DEPTHS = (2, 128)
 SNAPSHOT_BYTES = (300, 2000, 10**6)  # a packet has 100
 MOST_REPLAYED = (4, 256)
 MOST_CONTRIBUTORS = (2, 5, 64, 64, 64)
+OVERLAPS = (1, 1, 0)
+ROUND_SECONDS = (0.0, 0.0, 4.0, 10.0)
 TROUBLES = (
     "crash",
     "crash",
@@ -78,6 +80,7 @@ def troubled(seed: int) -> World:
     )
     world.snapshot_bytes = pick.choice(SNAPSHOT_BYTES)
     world.pace = replace(world.pace, max_contributors=pick.choice(MOST_CONTRIBUTORS))
+    world.overlap, world.round_seconds = pick.choice(OVERLAPS), pick.choice(ROUND_SECONDS)
     world.most_replayed = pick.choice(MOST_REPLAYED)
     nodes = list(world.nodes.values())
     depth, log, own = map(pick.choice, (DEPTHS, LOG_DEPTHS, OWN_DEPTHS))

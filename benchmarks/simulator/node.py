@@ -60,6 +60,8 @@ class SimNode:
                 snapshot_bytes=self.world.snapshot_bytes,
                 snapshot_every=SNAPSHOT_EVERY,
                 step_samples=1,
+                round_seconds=self.world.round_seconds,
+                overlap=self.world.overlap,
                 stop_after=stop_after,
                 has_worker=self.trains,
             )
@@ -178,11 +180,13 @@ class SimNode:
                 pass
             case ef.Train(_, steps):
                 start = self.job = self.world.now
-                self.work(steps / self.speed, lambda: self._trained(start, steps))
-            case ef.Cut():
-                done = int((self.world.now - self.job) * self.speed)
+                if steps is not None:
+                    self.work(steps / self.speed, lambda: self._trained(start, steps))
+            case ef.Cut(least):
+                passed = self.world.now - self.job
+                done = max(int(passed * self.speed), least)
                 self.job = -1.0
-                self.work(0.01, lambda: self._finish(done))
+                self.work(max(0.01, done / self.speed - passed), lambda: self._finish(done))
             case ef.Contribute(round_, parent, samples):
                 self.work(0.1, lambda: self._contributed(round_, parent, samples))
             case ef.Announce(offers):

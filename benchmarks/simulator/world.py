@@ -40,6 +40,7 @@ class World:
         names = [f"node{i:02d}" for i in range(len(speeds))]
         self.creator = PeerId(names[0])
         self.pace = PACE
+        self.round_seconds, self.overlap = 0.0, 1
         self.most_replayed = MAX_REPLAY
         self.by_mouth = not is_small(len(speeds) - 1) if by_mouth is None else by_mouth
         self.refuses = False  # whether a crashed node's machine says that nobody listens

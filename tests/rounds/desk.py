@@ -42,7 +42,7 @@ def manifest(
     **changes: Any,
 ) -> Manifest:
     """The proposer's manifest of these packets; `contributors`: those of the parent."""
-    entries = entries_of(offers, {o.packet: 1.0 for o in offers}, 64)
+    entries = entries_of(offers, {o.packet: 1.0 for o in offers})
     by = PeerId(proposer)
     made = Manifest(
         run=RUN,

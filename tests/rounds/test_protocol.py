@@ -58,6 +58,9 @@ def test_the_document_names_the_bounds_of_the_code() -> None:
         f"{tempo.SPREAD:.0f} deviations beyond the median",
         f"{tempo.TURN_FLOOR:.0f} to {tempo.TURN_CEILING:.0f} seconds, "
         f"{tempo.TURN_UNMEASURED:.0f} while nothing is measured",
+        f"after {tempo.PATIENCE_SHARE:.0f} times the time that a quorum usually takes, at least "
+        f"{tempo.PATIENCE_SECONDS:.0f} seconds, or "
+        f"{tempo.PATIENCE_SHARE * tempo.PATIENCE_SECONDS:.0f} while",
         f"{rules.MAX_NORM_RATIO:.0f} times the median",
         f"up to {facts.MAX_RETRY_SECONDS:.0f} seconds",
         f"failed {facts.MAX_TRIES} times",

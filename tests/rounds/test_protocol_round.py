@@ -50,11 +50,8 @@ def test_one_packet_tells_all_that_is_owed_and_training_goes_on_for_the_next_rou
     assert desk.wants(ef.Train) == []
     desk.hear(ev.Contributed(offer("me", samples=17), 1.0))
     assert desk.wants(ef.Train) == [ef.Train(2, 10)]
-    desk.train(10)
-    assert desk.wants(ef.Contribute) + desk.wants(ef.Train) == []
-    desk.wake(100.0)
-    assert desk.wants(ef.Contribute) + desk.wants(ef.Train) == []
     desk.get(manifest(GENESIS, [offer("me", samples=17)], "founder"))
+    desk.train(10)
     assert desk.wants(ef.Contribute) == [ef.Contribute(2, desk.head.digest, 10)]
 
 
@@ -168,21 +165,23 @@ def test_a_round_without_a_packet_stays_open() -> None:
 def test_a_full_round_closes_at_once() -> None:
     """[P13]"""
     desk = Desk("founder", pace=replace(PACE, max_contributors=2)).settle_round("one", "two")
-    desk.contribute()
-    desk.receive(offer("one", desk.head))
+    desk.receive(offer("stranger", desk.head))
+    assert desk.wants(ef.Propose) == []
+    desk.receive(offer("another", desk.head))
     assert len(desk.wants(ef.Propose)) == 1
 
 
-def test_a_full_round_takes_the_most_samples_in_the_order_of_contributors() -> None:
+def test_a_full_round_takes_leavers_then_who_waited_longest_in_the_order_of_contributors() -> None:
     """[P14]"""
-    head = Desk().settle_round().head
-    one, two, three, last = in_line(head.digest, "a", "b", "c", "d")
-    desk = Desk(last, pace=replace(PACE, max_contributors=2)).settle_round(one, two, three)
-    samples = {one: 5, two: 30, three: 20}
-    desk.receive(*(offer(peer, head, count) for peer, count in samples.items()))
-    desk.wake(10 * TURN)
+    first = manifest(GENESIS, [offer(peer) for peer in ("long", "bye")], "founder")
+    second = manifest(head_of(first), [offer("now", head_of(first))], "long", ("long", "bye"))
+    head, full = head_of(second), replace(PACE, max_contributors=3)
+    desk = Desk(pace=full).see("now", head).see("bye", head, Phase.LEAVING).start(first, second)
+    desk.receive(*(offer(peer, head) for peer in ("now", "new", "long", "bye")))
+    desk.wake(TURN)
     (propose,) = desk.wants(ef.Propose)
-    assert [entry.contributor for entry in propose.draft.entries] == sorted([two, three])
+    taken = [entry.contributor for entry in propose.draft.entries]
+    assert taken == ["bye", "long", "new"]
 
 
 def test_weights_are_shares_of_samples_held_to_the_median_norm() -> None:

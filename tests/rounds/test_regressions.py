@@ -115,7 +115,7 @@ def test_packets_of_nothing_do_not_take_the_weight_of_the_others() -> None:
     proposer fell over a manifest of its own that no rule allows."""
     offers = [offer(name) for name in ("a", "b", "c")]
     norms = dict(zip((one.packet for one in offers), (0.0, 0.0, 1.0), strict=True))
-    weights = [entry.weight for entry in entries_of(offers, norms, 64)]
+    weights = [entry.weight for entry in entries_of(offers, norms)]
     assert weights == [float32(1 / 3)] * 3
 
 
@@ -123,7 +123,7 @@ def test_a_weight_is_never_nothing() -> None:
     """float32 has no number for a share that is too small."""
     offers = [replace(offer("a"), samples=2**48), replace(offer("b"), samples=2**48), offer("c")]
     norms = dict(zip((one.packet for one in offers), (1e-20, 1e-20, 1e19), strict=True))
-    assert min(entry.weight for entry in entries_of(offers, norms, 64)) == MIN_WEIGHT
+    assert min(entry.weight for entry in entries_of(offers, norms)) == MIN_WEIGHT
 
 
 def test_what_was_lost_and_is_told_after_all_is_not_owed() -> None:

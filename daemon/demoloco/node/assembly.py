@@ -89,6 +89,8 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
         snapshot_bytes=run.layout.chunks * CHUNK * 4,
         snapshot_every=config.snapshot_every,
         step_samples=config.batch_size,
+        round_seconds=config.round_seconds,
+        overlap=config.overlap,
         stop_after=node.stop_after,
     )
 

@@ -100,7 +100,7 @@ class Driver:
             case ef.Train():
                 self._parts.stance.train(effect)
             case ef.Cut():
-                self._parts.stance.cut()
+                self._parts.stance.cut(effect)
             case ef.Contribute():
                 self._parts.stance.contribute(effect)
             case ef.Announce(offers):

@@ -68,7 +68,7 @@ def block(status: Status) -> RenderableType:
         Text(f"round {status.round}", style="bold"),
         Text(status.phase, style="green"),
         ProgressBar(max(status.inner_steps, 1), status.inner_step, width=24),
-        Text(f"inner step {status.inner_step} of {status.inner_steps}"),
+        Text(step_text(status)),
     )
     lines = Table.grid(padding=(0, 2))
     for label, words in _lines(status):
@@ -98,6 +98,15 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     )
     if status.why:
         yield "now", status.why
+
+
+def step_text(status: Status) -> str:
+    """The inner step of the round, of how many if that is fixed, and how many are beyond them."""
+    step, steps = status.inner_step, status.inner_steps
+    if steps == 0:
+        return f"inner step {step}"
+    beyond = f", {step - steps} beyond" if step > steps else ""
+    return f"inner step {min(step, steps)} of {steps}{beyond}"
 
 
 def loss_text(status: Status) -> str:

@@ -183,8 +183,8 @@ class Stance:
     def train(self, effect: ef.Train) -> None:
         self._crew.tell(Train(round=effect.round, steps=effect.steps))
 
-    def cut(self) -> None:
-        self._crew.tell(Cut())
+    def cut(self, effect: ef.Cut) -> None:
+        self._crew.tell(Cut(least=effect.least))
 
     def contribute(self, effect: ef.Contribute) -> None:
         """Ask for a packet against the state that it builds on."""

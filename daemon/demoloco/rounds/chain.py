@@ -73,6 +73,15 @@ class Chain:
                 first[entry.contributor] = min(known, manifest.round)
         return first
 
+    def last_rounds(self) -> dict[PeerId, Round]:
+        """The round of each contributor's newest contribution, likewise."""
+        last: dict[PeerId, Round] = {}
+        for digest in self._applied.keys() & self._known.keys():
+            manifest = self._known[digest]
+            for entry in manifest.entries:
+                last[entry.contributor] = max(last.get(entry.contributor, Round(0)), manifest.round)
+        return last
+
     def beside(self) -> tuple[Manifest, ...]:
         """Known manifests at or above the head's round that are not applied."""
         return tuple(

@@ -9,6 +9,7 @@ from demoloco.rounds.effects import Effect, Propose
 from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import before, closes_at, entries_of, ramp, rank_of
 from demoloco.rounds.state import State
+from demoloco.rounds.turns import Turns, taken, turns
 from demoloco.types import Draft, Offer, PeerId, short
 
 
@@ -24,7 +25,7 @@ def present(state: State, round_: OpenRound) -> dict[PeerId, Offer]:
 def close(state: State, round_: OpenRound, now: float) -> list[Effect]:
     """Propose the manifest if the round may close and it is my turn."""
     offers = present(state, round_)
-    expected = _expected(state, round_)
+    expected = turns_of(state, round_).expected
     pace = state.settings.pace
     arrivals = round_.observe(offers, expected, now, pace)
     at, why = closes_at(expected, offers, arrivals, pace.max_contributors, state.tempo)
@@ -44,12 +45,17 @@ def close(state: State, round_: OpenRound, now: float) -> list[Effect]:
     return _propose(state, round_, offers, now)
 
 
-def _expected(state: State, round_: OpenRound) -> frozenset[PeerId]:
-    """Who is waited for: who trained when the round opened and still does."""
+def turns_of(state: State, round_: OpenRound) -> Turns:
+    """Who is in turn, of those who took part when the round opened and still do."""
+    assert state.chain is not None
     still = state.company()
     if state.labour.worker and (state.leaving is None or not state.members.contributing()):
         still |= {state.settings.me}
-    return round_.expected & still
+    peers = round_.candidates & still
+    if round_.turns is None or round_.turns[0] != peers:
+        most, last = state.settings.pace.max_contributors, state.chain.last_rounds()
+        round_.turns = peers, turns(peers, last, round_.parent, round_.round, most)
+    return round_.turns[1]
 
 
 def _propose(
@@ -74,9 +80,10 @@ def _propose(
         return []
     round_.drafted = True
     norms = {offer.packet: state.held[offer.packet].norm for offer in offers.values()}
-    first = state.chain.first_rounds()
-    shares = ramp(offers, first, round_.round, pace.ramp_rounds)
-    entries = entries_of(tuple(offers.values()), norms, pace.max_contributors, shares)
+    shares = ramp(offers, state.chain.first_rounds(), round_.round, pace.ramp_rounds)
+    last, leaving = state.chain.last_rounds(), state.members.leaving()
+    told = taken(offers.values(), last, round_.parent, pace.max_contributors, leaving)
+    entries = entries_of(told, norms, shares)
     draft = Draft(
         run=state.settings.run,
         round=round_.round,
@@ -94,7 +101,8 @@ def _reason(state: State, closing: str) -> str:
     """What the operator reads: my own work comes before the others'."""
     labour = state.labour
     if labour.training and (state.round is None or state.round.mine is None):
-        return "training"
+        passed = state.round is not None and state.round.passed
+        return f"training, not in turn; {closing}" if passed else "training"
     if labour.contributing:
         return "making the packet"
     if state.settings.has_worker and not labour.worker:

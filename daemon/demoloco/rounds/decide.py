@@ -198,7 +198,7 @@ def _take_part(state: State, now: float) -> list[Effect]:
     """My head is the best I know: work, tell, collect, close."""
     assert state.round is not None
     return [
-        *work(state, state.round),
+        *work(state, state.round, now),
         *_collect(state, state.round, now),
         *_tell(state, state.round, now),
         *close(state, state.round, now),

@@ -18,15 +18,17 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """→ Trained."""
+    """→ Trained. `steps`: None = until the Cut."""
 
     round: Round
-    steps: int
+    steps: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """End the inner steps under way. → Trained."""
+    """End the inner steps under way, once so many of them are made. → Trained."""
+
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)

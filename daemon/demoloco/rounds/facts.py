@@ -36,6 +36,8 @@ class Settings:
     snapshot_bytes: int
     snapshot_every: int  # rounds between two snapshots that members serve
     step_samples: int  # of one inner step
+    round_seconds: float = 0.0  # between two packets; 0 = inner_steps
+    overlap: int = 1  # 0: rest while my packet is out
     stop_after: int = 0  # rounds; 0 = never
     has_worker: bool = True  # False: a node that never contributes
 
@@ -48,6 +50,8 @@ class Labour:
     fresh: bool = True  # it has not trained yet
     standing: bool = False  # it was told to stand on the agreed state
     training: bool = False
+    began: float = 0.0  # when the time for the packet that lacks began
+    spare: bool = False  # the steps under way are beyond those of a round
     cut: bool = False
     contributing: bool = False  # it makes a packet
     ready: bool = False  # what it trained is not in a packet yet

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Arrivals, Pace, quorum_of
 from demoloco.rounds.tempo import Course, Tempo
+from demoloco.rounds.turns import Turns
 from demoloco.types import Digest, Manifest, Offer, PeerId, Round
 
 MAX_PARENTS = 8
@@ -31,8 +32,9 @@ class OpenRound:
     round: Round
     parent: Digest
     opened: float
-    expected: frozenset[PeerId]
+    candidates: frozenset[PeerId]  # who took part when it opened
     mine: Offer | None = None
+    passed: bool = False  # my steps for it are done, and it is not my turn
     told: float | None = None  # since when it is out
     arrivals: dict[PeerId, float] = field(default_factory=dict)  # packets that are here
     first: float | None = None
@@ -42,6 +44,12 @@ class OpenRound:
     announced: float = -float("inf")
     whole: float | None = None  # since when the packets of a manifest for it are all here
     drafted: bool = False  # my proposal is made
+    turns: tuple[frozenset[PeerId], Turns] | None = None  # of whom they were found
+
+    @property
+    def is_over(self) -> bool:
+        """As far as my own steps go: what I train now is for the next."""
+        return self.mine is not None or self.passed
 
     @property
     def samples_out(self) -> int:
@@ -74,7 +82,7 @@ class OpenRound:
             tempo.gathered(2 * (now - self.opened))
         else:
             tempo.gathered(self.quorum - self.opened)
-            tempo.ran(Course(self.parent, self.quorum, self.expected, self.arrivals))
+            tempo.ran(Course(self.parent, self.quorum, self.candidates, self.arrivals))
         if won is not None and won.proposer != me and self.heard is not None:
             may = self.closable if self.closable is not None else self.heard
             tempo.heard(max(0.0, self.heard - may))

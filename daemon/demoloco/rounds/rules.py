@@ -44,10 +44,11 @@ def heavier(one: Head, other: Head) -> bool:
 def succession(parent: Digest, contributors: Iterable[PeerId]) -> tuple[PeerId, ...]:
     """The order in which the contributors of `parent` may propose its child: a lottery that nobody
     can steer late."""
-    return tuple(sorted(contributors, key=lambda peer: _lot(parent, peer)))
+    return tuple(sorted(contributors, key=lambda peer: lot(parent, peer)))
 
 
-def _lot(parent: Digest, peer: PeerId) -> bytes:
+def lot(parent: Digest, peer: PeerId) -> bytes:
+    """The peer's place in the lottery of this parent's child; the lowest comes first."""
     return blake2b(parent + peer.encode(), digest_size=16).digest()
 
 
@@ -121,18 +122,15 @@ def closes_at(
 def entries_of(
     offers: Sequence[Offer],
     norms: Mapping[Digest, float],
-    most: int,
     shares: Mapping[PeerId, float] | None = None,
 ) -> tuple[Entry, ...]:
     """The packets of a manifest in their order, with their effective weights.
 
     Weight: the packet's samples, scaled down where its norm is beyond MAX_NORM_RATIO times the
     median (packets of nothing set no measure) and to its contributor's share (`ramp`; without one:
-    whole), as a share of the sum of them all. In order of contributor; beyond `most` those with
-    more samples are taken.
+    whole), as a share of the sum of them all. In order of contributor.
     """
-    taken = sorted(offers, key=lambda offer: (-offer.samples, offer.contributor))[:most]
-    taken.sort(key=lambda offer: offer.contributor)
+    taken = sorted(offers, key=lambda offer: offer.contributor)
     measured = [norms[offer.packet] for offer in taken if norms[offer.packet] > 0]
     limit = MAX_NORM_RATIO * statistics.median(measured or [0.0])
     ramped = shares or {}

@@ -130,6 +130,12 @@ class Tempo:
         rest = max(0.0, usual(self._gathered) - first_seconds)
         return bounded(rest + PATIENCE_FLOOR, PATIENCE_FLOOR, high)
 
+    def silence(self) -> float:
+        """How long to wait for a first packet of those who are in turn."""
+        if len(self._gathered) < MIN_ROUNDS:
+            return PATIENCE_SHARE * PATIENCE_SECONDS
+        return max(PATIENCE_SECONDS, PATIENCE_SHARE * usual(self._gathered))
+
     def turn(self) -> float:
         """How long to wait for each proposer in the line."""
         return _measured(self._heard, TURN_FLOOR, TURN_CEILING, TURN_UNMEASURED)

@@ -58,6 +58,7 @@ from demoloco.worker.port import (
     WriteInitial,
 )
 from demoloco.worker.schedule import learning_rate
+from demoloco.worker.stint import Stint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,23 +87,6 @@ def serve(inbox: queue.SimpleQueue[Command], emit: Emit) -> bool:
             return True
         if not loop.advance(command):
             return False
-
-
-@dataclass
-class Stint:
-    """The inner steps of one Train."""
-
-    round: Round
-    steps: int
-    began: float
-    done: int = 0
-    samples: int = 0
-    loss_sum: float = 0.0
-    good: int = 0  # steps with a finite loss
-
-    @property
-    def loss(self) -> float:
-        return self.loss_sum / self.good if self.good else math.nan
 
 
 @dataclass(frozen=True)
@@ -192,9 +176,8 @@ class Loop:
                 self._on_restore(command)
             case Train(round=round, steps=steps):
                 self._on_train(round, steps)
-            case Cut():
-                if self._stint is not None:
-                    self._finish(self._stint)
+            case Cut(least=least):
+                self._on_cut(least)
             case Contribute(ticket=ticket, agreed=agreed, k=k):
                 body = self._own.contribute(agreed, k)
                 self._lapses = 0
@@ -209,18 +192,25 @@ class Loop:
                 assert_never(command)
 
     # -- inner steps ------------------------------------------------------------------------------
-    def _on_train(self, round: Round, steps: int) -> None:
+    def _on_train(self, round: Round, steps: int | None) -> None:
         if self._stint is not None:
             return
         self._stint = Stint(round, steps, self._clock())
         self._shown = Stint(round, steps, self._stint.began)
-        if steps < 1:
+        if self._stint.is_done:
+            self._finish(self._stint)
+
+    def _on_cut(self, least: int) -> None:
+        if self._stint is None:
+            return
+        self._stint.end = least
+        if self._stint.is_done:
             self._finish(self._stint)
 
     def _step(self, stint: Stint) -> None:
         trainer = self._training
-        rate = learning_rate(trainer.config, stint.round, (stint.done + 1) / stint.steps)
         began = self._clock()
+        rate = learning_rate(trainer.config, stint.round, stint.share(trainer.config, began))
         loss = trainer.step(rate)
         self._busy_seconds += self._clock() - began
         stint.done += 1
@@ -232,7 +222,7 @@ class Loop:
             stint.loss_sum += loss
             stint.samples += trainer.config.batch_size
             self._learnt += trainer.config.batch_size
-        last = stint.done == stint.steps
+        last = stint.is_done
         if last or self._clock() - self._shown.began >= PROGRESS_SECONDS:
             self._show(stint, rate)
         if last:
@@ -241,11 +231,12 @@ class Loop:
     def _show(self, stint: Stint, rate: float) -> None:
         shown, now = self._shown, self._clock()
         good = stint.good - shown.good
+        step, steps = stint.shown(self._training.config)
         self._emit(
             Progress(
                 round=stint.round,
-                step=stint.done,
-                steps=stint.steps,
+                step=step,
+                steps=steps,
                 loss=(stint.loss_sum - shown.loss_sum) / good if good else math.nan,
                 samples_per_second=(stint.samples - shown.samples) / max(now - shown.began, 1e-9),
                 learning_rate=rate,
@@ -253,9 +244,7 @@ class Loop:
                 busy_seconds=self._busy_seconds,
             )
         )
-        self._shown = Stint(
-            stint.round, stint.steps, now, stint.done, stint.samples, stint.loss_sum, stint.good
-        )
+        self._shown = replace(stint, began=now)
 
     def _show_bad(self, step: BadStep) -> None:
         self._emit(

@@ -91,15 +91,21 @@ class Restore:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train:
-    """Make `steps` inner steps for `round`; answered by Trained. Ignored while training."""
+    """Make `steps` inner steps for `round`; answered by Trained. Ignored while training.
+
+    `steps`: None = until Cut; where the run has a fixed number of steps, these are beyond it."""
 
     round: Round
-    steps: int
+    steps: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """End the inner steps under way at the next step; Trained tells how many were done."""
+    """End the inner steps under way at the next step; Trained tells how many were done.
+
+    `least`: so many are made first."""
+
+    least: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,8 +194,8 @@ class Progress:
     """Some inner steps later; at most a few a second."""
 
     round: Round
-    step: int  # of this Train, from 1
-    steps: int
+    step: int  # of this Train, from 1; beyond `steps` where it goes on after those of a round
+    steps: int  # 0 = no fixed number
     loss: float  # mean since the last Progress
     samples_per_second: float
     learning_rate: float
