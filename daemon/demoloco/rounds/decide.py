@@ -154,8 +154,8 @@ def _approach(state: State, target: Head, way: Path | Digest, now: float) -> lis
         state.why = f"fetching {len(missing)} packet(s) of round {step.redo[0].round}"
         return fetches
     state.moving = step
-    if state.round is not None:
-        state.round.whole = now
+    assert state.round is not None
+    state.round.whole = now
     state.why = "applying a manifest"
     durable: list[Effect] = [Commit(manifest) for manifest in step.redo]
     told = [Publish(m) for m in step.redo if m.proposer == state.settings.me]
