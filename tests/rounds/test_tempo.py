@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulator.parts import digest
 from demoloco.rounds.tempo import (
     GRACE_CEILING,
     GRACE_FLOOR,
@@ -22,7 +23,6 @@ from demoloco.rounds.tempo import (
     usual,
 )
 from demoloco.types import PeerId
-from tests.sim import digest
 
 seconds = st.floats(-1e4, 1e4)
 waits = st.floats(0, 1e5)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulator.parts import PACE, Faults, digest
+from benchmarks.simulator.world import World
 from demoloco.rounds.turns import taken, turns
 from demoloco.types import PeerId, Round
 from tests.rounds.desk import GENESIS, offer
 from tests.schedule import alive, assert_one_chain
-from benchmarks.simulator.parts import PACE, Faults, digest
-from benchmarks.simulator.world import World
 
 
 @given(size=st.integers(1, 40), most=st.integers(1, 40), seed=st.integers(0, 2**32))
