@@ -19,6 +19,7 @@ from demoloco.rounds.events import LeaveRequested
 TROUBLE_SECONDS = 300.0
 HEAL_SECONDS = 90.0
 CALM_SECONDS = 260.0
+SETTLE_SECONDS = 5.0
 MIN_PROGRESS = 3
 SPEEDS = (1.0, 1.0, 1.0, 0.5, 0.2)
 LOSSES = (0.0, 0.1, 0.3)
@@ -137,6 +138,15 @@ def run(seed: int) -> World:
         return _play(world)
 
 
+def _settle(world: World, nodes: list[SimNode]) -> None:
+    """One chain, but for two proposals that have just crossed: they part for seconds."""
+    try:
+        assert_one_chain(nodes)
+    except AssertionError:
+        world.run(SETTLE_SECONDS)
+        assert_one_chain(nodes)
+
+
 def _play(world: World) -> World:
     world.run(TROUBLE_SECONDS)
     world.islands, world.faults = [], Faults()
@@ -148,7 +158,7 @@ def _play(world: World) -> World:
     before = min(rounds(world))
     world.run(CALM_SECONDS)
     nodes = list(world.nodes.values())
-    assert_one_chain(nodes)
+    _settle(world, nodes)
     after = rounds(world)
     why = {node.name: node.machine.why() for node in nodes}
     assert min(after) >= before + MIN_PROGRESS, f"from round {before} to {after}: {why}"
