@@ -14,7 +14,7 @@ from demoloco.codec.gift import max_bytes as gift_limit
 from demoloco.codec.layout import CHUNK
 from demoloco.errors import PacketError, StoreError, SwarmError
 from demoloco.node import gifts
-from demoloco.node.descent import Descent
+from demoloco.node.descent import MAX_COUNT, Descent
 from demoloco.node.disk import Disk
 from demoloco.node.ledger import LOG_PACKETS, Ledger
 from demoloco.node.report import Report
@@ -26,8 +26,6 @@ from demoloco.swarm.port import Swarm
 from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, PeerId, Round, Snapshot, short
 from demoloco.wire import decode_genesis
 
-MAX_MANIFESTS = 64
-PARALLEL_PARTS = 2  # each comes from several holders at once
 MAX_GIVERS = 3
 GIFT_SECONDS = 30.0
 """So long, or as long as the state took, a joiner waits for its gift when it has the state."""
@@ -172,7 +170,7 @@ class Couriers:
         if snapshot.head.round == 0:
             self._check_genesis(snapshot)
             return None
-        found = await self._swarm.manifests(holder, snapshot.head.digest, MAX_MANIFESTS)
+        found = await self._swarm.manifests(holder, snapshot.head.digest, MAX_COUNT)
         newest = found[0][0]
         if head_of(newest) != snapshot.head:
             raise SwarmError("a snapshot's head is not that of its manifest")
@@ -198,7 +196,7 @@ class Couriers:
     async def _log_of(self, at: Digest, holders: Sequence[PeerId]) -> Log:
         for holder in dict.fromkeys(holders):
             with suppress(SwarmError):
-                return await self._swarm.manifests(holder, at, MAX_MANIFESTS)
+                return await self._swarm.manifests(holder, at, MAX_COUNT)
         return ()
 
     async def _keep(self, found: Log) -> None:
@@ -226,7 +224,7 @@ class Couriers:
             bytes=sum(part.size for part in missing),
             holders=len(holders),
         )
-        slots = asyncio.Semaphore(PARALLEL_PARTS)
+        slots = asyncio.Semaphore(gifts.PARALLEL_PARTS)
         arrived = _Progress(self._report, sum(part.size for part in missing), len(holders))
 
         async def get(turn: int, part: BlobRef) -> None:

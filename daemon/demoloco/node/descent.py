@@ -11,6 +11,7 @@ from demoloco.types import Digest
 FIRST = 2
 FACTOR = 4
 MAX_COUNT = 64
+"""As many as one answer holds."""
 MAX_WAYS = 64
 
 

@@ -25,6 +25,7 @@ from demoloco.swarm.port import Swarm
 from demoloco.types import BlobRef, Digest, Gift, Loan, PeerId, Round
 
 PARALLEL_PARTS = 2
+"""Of a state or a gift, fetched side by side; each may come from several holders at once."""
 KEPT_TOLD = 2
 """Gifts that are kept for joiners that were told of them, beside the newest."""
 
