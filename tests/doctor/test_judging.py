@@ -73,7 +73,7 @@ LINK = {"up": 2.5e6, "down": 12.5e6, "error": "", "old": False}
 
 
 def nat(*hosts: str) -> dict[str, Any]:
-    return {"addresses": [f"/ip4/{host}/tcp/4001" for host in hosts], "autonat": None}
+    return {"addresses": [f"/ip4/{host}/tcp/4001" for host in hosts]}
 
 
 CASES: dict[str, tuple[Verdict, Level, str]] = {

@@ -65,7 +65,7 @@ async def probe_swarm(plan: Plan, tell: Tell) -> None:
             if plan.peer:
                 await _meet(transport, plan, tell)
             addresses = await _mapped(transport, reach, began + MAPPING_SECONDS)
-            tell("nat", {"addresses": list(addresses), "autonat": None})
+            tell("nat", {"addresses": list(addresses)})
         finally:
             await transport.stop()
 
