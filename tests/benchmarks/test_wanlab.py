@@ -149,7 +149,7 @@ def test_all_that_can_be_asked_for_is_kept(capsys: pytest.CaptureFixture[str]) -
 
 @needs_namespaces
 @pytest.mark.slow
-def test_paths_partitions_and_healing() -> None:
+def test_a_path_is_as_long_as_asked_and_a_cut_lasts_until_it_is_healed() -> None:
     with Lab(["a", "b", "c"], paths=[{"between": ["a", "b"], "delay": "20ms"}]) as lab:
         probe = Prober(lab)
         assert 39 < probe.ping("a", "b")["min_ms"] < 44

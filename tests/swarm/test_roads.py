@@ -20,7 +20,6 @@ from demoloco.swarm.memory import MemoryTransport
 from demoloco.swarm.port import MemberLost, MemberSeen
 from demoloco.swarm.roads import Roads, Wish
 from demoloco.swarm.transport import Method, Refused, Unreachable
-from demoloco.types import Digest
 from demoloco.wire import digest_of
 from tests.contract.swarm_lab import AutoLab, GrpcLab, MemoryLab, Node, a_run, met, two, until
 
@@ -53,8 +52,20 @@ async def opened(first: Node, second: Node) -> None:
     await until(lambda: open_to(first, second))
 
 
-async def restarted(lab: AutoLab, dead: Node, identity: Identity, run: Digest, seed: Node) -> Node:
+async def opened_to_a_known_identity(lab: AutoLab) -> tuple[Node, Node, Identity]:
+    """Two members and the second's identity; the first has its direct road to it open."""
+    first, identity = lab.node(), Identity.new()
+    await first.start(a_run(first))
+    second = lab.node(first.address, identity=identity)
+    await second.start(a_run(first))
+    await met(first, second)
+    await opened(first, second)
+    return first, second, identity
+
+
+async def restarted(lab: AutoLab, dead: Node, identity: Identity, seed: Node) -> Node:
     """The same identity in a new life, with a new certificate and other ports."""
+    run = a_run(seed)
     await lab.kill(dead)
     alive = lab.node(seed.address, identity=identity)
     await alive.start(run)
@@ -170,16 +181,9 @@ async def test_calls_take_the_direct_road_while_libp2p_is_down(auto: AutoLab) ->
 
 
 async def test_a_peer_that_starts_again_is_asked_for_its_new_certificate(auto: AutoLab) -> None:
-    first = auto.node()
-    run = a_run(first)
-    await first.start(run)
-    identity = Identity.new()
-    second = auto.node(first.address, identity=identity)
-    await second.start(run)
-    await met(first, second)
-    await opened(first, second)
+    first, second, identity = await opened_to_a_known_identity(auto)
     before = first.swarm.roads._trust.roots
-    again = await restarted(auto, second, identity, run, first)
+    again = await restarted(auto, second, identity, first)
     blob = again.shelf.put(BLOB)
     assert await first.swarm.fetch(blob, [again.peer]) == BLOB
     first.swarm.roads._ways[again.peer].choice.forgive(Road.GRPC)
@@ -190,15 +194,8 @@ async def test_a_peer_that_starts_again_is_asked_for_its_new_certificate(auto: A
 
 
 async def test_a_peer_that_starts_again_and_calls_first_replaces_its_road(auto: AutoLab) -> None:
-    first = auto.node()
-    run = a_run(first)
-    await first.start(run)
-    identity = Identity.new()
-    second = auto.node(first.address, identity=identity)
-    await second.start(run)
-    await met(first, second)
-    await opened(first, second)
-    again = await restarted(auto, second, identity, run, first)
+    first, second, identity = await opened_to_a_known_identity(auto)
+    again = await restarted(auto, second, identity, first)
     await opened(again, first)
     assert not open_to(first, again)
     await opened(first, again)
@@ -236,7 +233,7 @@ async def test_a_peer_of_another_run_learns_no_certificate(auto: AutoLab) -> Non
         await second.swarm.roads.call(first.peer, Method.DIRECT, body, 3.0)
 
 
-def test_an_offer_travels_as_it_is() -> None:
+def test_the_offer_of_a_direct_road_travels_as_it_is() -> None:
     run = digest_of(b"run")
     offer = DirectOffer(b"certificate", ("203.0.113.7:1", "[2001:db8::1]:2"))
     assert decode_direct(encode_direct(run, offer)) == (run, offer)
