@@ -11,20 +11,27 @@ Access is shared by all roads of a node.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Self
 
 from demoloco.swarm import link
 from demoloco.swarm.limits import Gate
-from demoloco.swarm.link import Lesson, RoundTrips, Way
+from demoloco.swarm.link import Far, Lesson, RoundTrips, Way
 from demoloco.swarm.pacing import Pacer
 from demoloco.swarm.port import Link
+from demoloco.swarm.slow_start import begins_slowly
 from demoloco.types import PeerId
 
 DOWNLOADS_AT_ONCE = 4
 """Of a node whose download is limited: what waits for its tokens waits at the far end."""
+COLD_SECONDS = 1.0
+"""After a pause of so long a connection begins slowly again."""
+MAX_PEERS = 512
 
 Claims = Callable[[PeerId], Link]
 
@@ -32,9 +39,10 @@ Claims = Callable[[PeerId], Link]
 class Passage:
     """One blob on its way through the access."""
 
-    def __init__(self, passage: link.Passage, gate: Gate) -> None:
+    def __init__(self, passage: link.Passage, gate: Gate, ended: Callable[[], None]) -> None:
         self._passage = passage
         self._gate = gate
+        self._ended = ended
 
     @property
     def slice_bytes(self) -> int:
@@ -49,6 +57,7 @@ class Passage:
     def arrived(self) -> None:
         """Nothing of it is under way any longer."""
         self._passage.end(whole=True)
+        self._ended()
 
     def __enter__(self) -> Self:
         return self
@@ -65,12 +74,16 @@ class Lane:
         way: Way,
         gate: Gate,
         ask: Callable[[PeerId], tuple[float, float]],
+        now: Callable[[], float],
         pacer: Pacer | None = None,
     ) -> None:
         self._way = way
         self.gate = gate
         self._ask = ask
+        self._now = now
         self._pacer = pacer
+        self._slow = begins_slowly()
+        self._warm: OrderedDict[PeerId, float] = OrderedDict()  # when a blob last ended
         way.tell = self._hear
 
     @property
@@ -81,9 +94,18 @@ class Lane:
         return min(known, default=0.0)
 
     def begin(self, peer: PeerId) -> Passage:
-        passage = Passage(self._way.begin(*self._ask(peer)), self.gate)
+        round_trip, claim = self._ask(peer)
+        cold = self._slow and self._now() - self._warm.get(peer, -math.inf) > COLD_SECONDS
+        far = Far(peer, round_trip, claim, cold)
+        passage = Passage(self._way.begin(far), self.gate, partial(self._ended, peer))
         self._set_pace()
         return passage
+
+    def _ended(self, peer: PeerId) -> None:
+        self._warm[peer] = self._now()
+        self._warm.move_to_end(peer)
+        if len(self._warm) > MAX_PEERS:
+            self._warm.popitem(last=False)
 
     def _hear(self, lesson: Lesson) -> None:
         if self._pacer is not None:
@@ -114,8 +136,9 @@ class Access:
         self.claims: Claims = _silent
         """What a peer says that its link carries; set by who knows the members."""
         pacer = Pacer() if paced else None
-        self.up = Lane(Way(now, upward=True), Gate(max_upload, now=now), self._as_receiver, pacer)
-        self.down = Lane(Way(now, upward=False), Gate(max_download, now=now), self._as_sender)
+        gates = Gate(max_upload, now=now), Gate(max_download, now=now)
+        self.up = Lane(Way(now, upward=True), gates[0], self._as_receiver, now, pacer)
+        self.down = Lane(Way(now, upward=False), gates[1], self._as_sender, now)
         self._slots = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
 
     @property

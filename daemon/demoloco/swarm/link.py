@@ -1,11 +1,13 @@
 """What one direction of this node's link carries, as its transfers teach. Pure: times are given.
 
-Rule: a transfer proves that the link carries at least so much, never that it carries no more: the
-most that the newest ones proved is the estimate. It falls only after several that say less and were
-slowed neither by this node's own limits nor, as far as is known, by the other side.
+Rule: a transfer proves that the link carries at least so much, hardly ever that it carries no more:
+the most that the newest ones proved is the estimate. It falls after several that say less and were
+slowed neither by this node's own limits nor, as far as is known, by the other side; at once after
+one that says far less and took long enough to be sure of it.
 
 Transfers at the same time are one: bytes over the time in which any was under way, without the
-round trip that each of them waits for the first or the last of its bytes.
+round trip that each of them waits for the first or the last of its bytes, nor the pauses in which a
+cold connection waits for its window to open (`slow_start.py`).
 """
 
 from __future__ import annotations
@@ -15,20 +17,30 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from demoloco.swarm.slow_start import idle_seconds
 from demoloco.types import PeerId
 
 DOUBT_SHARE = 0.1
 DOUBT_SECONDS = 0.002
 """Of a round trip, and on top of it: so much of a transfer's time may be the way's, not the
 link's. A transfer that took no longer tells little."""
-MEMORY = 4.0
+MEMORY = 3.0
 """Transfers that say less, each with its weight, after which a larger one is forgotten…"""
-MEMORY_SECONDS = 10.0
-"""…if it is at least so old: others' traffic comes and goes."""
+ENOUGH = 0.85 * MEMORY
+MEMORY_SECONDS = 5.0
+"""…if it is at least so old: others' traffic comes and goes…"""
+CLEARLY, CLEAR_SECONDS = 2.5, 0.5
+"""…or if one that took so long says that the link carries so many times less."""
 MAX_SAMPLES = 64
-OTHERS_SHARE = 0.25
+OTHERS_SHARE = 0.6
 """At more than this share of what the other sides say they carry, they may be what slowed it."""
-OTHERS_WEIGHT = 0.25
+OTHERS_WEIGHT = 0.5
+OTHERS_MOST = 0.4 * MEMORY
+"""So much the same other sides may say, in all, against what was carried to or from others."""
+CUT_SECONDS = 1.0
+"""What broke off after so long still tells what the link did not carry until then."""
+AHEAD_BYTES = 256 << 10
+"""So much may have been given to the road and not have gone up when it broke off."""
 HELD_SHARE = 0.2
 """A transfer that waited for an own limit for more of its time does not tell the link's rate."""
 LAG_SHARE = 0.15
@@ -39,8 +51,10 @@ WINDOW_SECONDS = 5.0
 """What goes on for longer is looked at in windows too, but for the first: buffers fill in it."""
 MAX_WINDOWS = 4
 """What took more of them tells no more as a whole: the link may have changed meanwhile."""
-TRIPS_KEPT = 16
+TRIPS_KEPT = 6
 MAX_PEERS = 512
+
+NOBODY = PeerId("")
 
 Clock = Callable[[], float]
 
@@ -79,6 +93,14 @@ class _Sample:
     rate: float  # at least
     most: float  # and at most, if nothing else slowed it
     weight: float  # of its word against a higher rate; 0: it may only raise the estimate
+    seconds: float
+    peers: frozenset[PeerId]
+    others: bool  # they may have slowed it
+
+    def weighs_against(self, rate: float) -> float:
+        """How much it says against so high a rate."""
+        clear = self.seconds >= CLEAR_SECONDS and rate >= CLEARLY * self.most
+        return (MEMORY if clear else 1.0) * self.weight * (OTHERS_WEIGHT if self.others else 1.0)
 
 
 @dataclass(slots=True)
@@ -97,19 +119,32 @@ class _Busy:
     claims: float = 0.0
     claims_known: bool = True
     whole: bool = True
+    cold: int = 0  # connections whose window is yet to open; none if any of them was warm
+    peers: frozenset[PeerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Far:
+    """The other side of a transfer, as far as it is known."""
+
+    peer: PeerId = NOBODY
+    round_trip: float = 0.0  # seconds
+    claim: float = 0.0  # bytes a second that it says it carries; 0 = it does not say
+    cold: bool = False  # nothing went this way lately
 
 
 class Passage:
     """One transfer under way."""
 
-    def __init__(self, way: Way, round_trip: float, claim: float) -> None:
+    def __init__(self, way: Way, far: Far) -> None:
         self._way: Way | None = way
-        self.round_trip = round_trip
-        self.claim = claim
+        self.far = far
+        self.any = False  # of its bytes went
 
     def carried(self, size: int, held_seconds: float = 0.0) -> None:
         """So many bytes went on after waiting so long for this node's own limit."""
         if self._way is not None:
+            self.any = True
             self._way.carried(size, held_seconds)
 
     def end(self, whole: bool) -> None:
@@ -139,19 +174,21 @@ class Way:
     @property
     def claims(self) -> float:
         """What the other sides of all that is under way say they carry; 0 = some do not say."""
-        claims = [passage.claim for passage in self._open]
+        claims = [passage.far.claim for passage in self._open]
         return sum(claims) if all(claims) else 0.0
 
-    def begin(self, round_trip: float = 0.0, claim: float = 0.0) -> Passage:
-        """A transfer begins: up, with its first byte; down, when it is asked for.
-
-        `claim`: bytes a second that the other side says it carries; 0 = it does not say."""
-        passage = Passage(self, round_trip, claim)
+    def begin(self, far: Far | None = None) -> Passage:
+        """A transfer begins: up, with its first byte; down, when it is asked for."""
+        far = far or Far()
+        passage = Passage(self, far)
         self._open.add(passage)
         if self._busy is None:
-            self._busy = _Busy(self._now(), round_trip, self._now())
-        self._busy.claims = max(self._busy.claims, sum(one.claim for one in self._open))
-        self._busy.claims_known &= claim > 0
+            self._busy = _Busy(self._now(), far.round_trip, self._now(), cold=int(far.cold))
+        else:
+            self._busy.cold += 1 if far.cold and self._busy.cold else -self._busy.cold
+        self._busy.claims = max(self._busy.claims, sum(one.far.claim for one in self._open))
+        self._busy.claims_known &= far.claim > 0
+        self._busy.peers |= {far.peer}
         return passage
 
     def carried(self, size: int, held_seconds: float) -> None:
@@ -177,11 +214,13 @@ class Way:
         self._open.discard(passage)
         busy = self._busy
         assert busy is not None
-        busy.whole &= whole
+        busy.whole &= whole or not passage.any
         if self._open:
             return
-        if busy.whole and busy.windows <= MAX_WINDOWS:
-            way = passage.round_trip if self._upward else busy.round_trip
+        if not busy.whole:
+            self._learn_of_a_cut(busy)
+        elif busy.size and busy.windows <= MAX_WINDOWS:
+            way = passage.far.round_trip if self._upward else busy.round_trip
             seconds = self._now() - busy.began
             lag = self._now() - busy.last - way if self._upward else 0.0
             held = busy.held > HELD_SHARE * seconds and lag <= LAG_SHARE * seconds
@@ -193,14 +232,25 @@ class Way:
         assert busy is not None
         seconds = max(0.0, seconds - round_trip)
         doubt = DOUBT_SECONDS + DOUBT_SHARE * round_trip
+        if busy.cold and not busy.held:
+            seconds -= idle_seconds(size, seconds + doubt, round_trip, busy.cold)
         rate = size / (seconds + doubt)
         weight = 0.0 if held else seconds / (seconds + doubt)
-        if busy.claims_known and rate > OTHERS_SHARE * busy.claims:
-            weight *= OTHERS_WEIGHT
         most = size / (seconds - doubt) if seconds > doubt else math.inf
-        self._keep(_Sample(self._now(), rate, most, weight))
         claims = busy.claims if busy.claims_known else 0.0
+        others = bool(claims) and rate > OTHERS_SHARE * claims
+        self._keep(_Sample(self._now(), rate, most, weight, seconds, busy.peers, others))
         self.tell(Lesson(rate, seconds, held, claims))
+
+    def _learn_of_a_cut(self, busy: _Busy) -> None:
+        seconds = busy.last - busy.began - busy.round_trip
+        if seconds < CUT_SECONDS or busy.held > HELD_SHARE * seconds:
+            return
+        sure = max(0, busy.size - AHEAD_BYTES) if self._upward else busy.size
+        most = busy.size / seconds
+        others = busy.claims_known and most > OTHERS_SHARE * busy.claims
+        rate = sure / (busy.last - busy.began)
+        self._keep(_Sample(self._now(), rate, most, 1.0, seconds, busy.peers, others))
 
     def _keep(self, sample: _Sample) -> None:
         """Forget what the newest say enough against."""
@@ -217,11 +267,21 @@ class Way:
         )
 
     def _is_believed(self, sample: _Sample) -> bool:
-        newest = self._samples[-1]
-        if newest.at - sample.at < MEMORY_SECONDS:
-            return True
-        newer = (one for one in self._samples if one.at > sample.at)
-        return sum(one.weight for one in newer if one.most < sample.rate) < MEMORY
+        fresh = self._samples[-1].at - sample.at < MEMORY_SECONDS
+        by_others: dict[frozenset[PeerId], float] = {}
+        against = 0.0
+        for one in self._samples:
+            if one.at <= sample.at or one.most >= sample.rate:
+                continue
+            weight = one.weighs_against(sample.rate)
+            if fresh and weight <= one.weight:
+                continue
+            if one.others and one.peers.isdisjoint(sample.peers - {NOBODY}):
+                by_others[one.peers] = by_others.get(one.peers, 0.0) + weight
+            else:
+                against += weight
+        against += sum(min(OTHERS_MOST, weight) for weight in by_others.values())
+        return against < ENOUGH
 
 
 def _nobody(lesson: Lesson) -> None:
