@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from demoloco.codec.packet import PacketSpec, Sparse, encode
 from demoloco.config import RunConfig
-from demoloco.node.density import LINK_SHARE, UNMEASURED, Density, Surroundings, _bits
+from demoloco.node.density import (
+    LINK_SHARE,
+    UNKNOWN_ROUNDS,
+    UNMEASURED,
+    Density,
+    Surroundings,
+    _bits,
+)
 from demoloco.types import Digest, Member, PeerId, Phase, Round
 
 MBIT = 125_000.0
@@ -88,7 +95,7 @@ def test_k_falls_at_once_as_far_as_needed_and_below_the_runs_own() -> None:
     desk = Desk(chunks=25_000)
     assert desk.packets(4, up=1000 * MBIT, others=others(1000 * MBIT))[-1] == 512
     assert desk.packet(up=2 * MBIT) == 32
-    assert desk.density.why == "the packet takes 4.3 s of 10.0 s on 2 Mbit/s up"
+    assert desk.density.why == "with 64, the packet takes 7.7 s of 10.0 s on 2 Mbit/s up"
 
 
 def test_nothing_of_the_ladder_is_left_below_its_first_rung() -> None:
@@ -123,15 +130,60 @@ def test_for_others_sake_k_never_falls_below_the_runs_own() -> None:
     assert desk.packets(4, up=1000 * MBIT, others=others(0.2 * MBIT)) == [64] * 4
 
 
-def test_k_does_not_rise_where_a_downlink_is_not_known() -> None:
+def test_k_waits_for_a_downlink_that_is_not_known_but_not_for_ever() -> None:
     desk = Desk()
-    assert desk.packets(4, up=100 * MBIT, others=others(0.0)) == [64] * 4
+    rungs = desk.packets(12, up=100 * MBIT, others=others(0.0))
+    assert rungs[:UNKNOWN_ROUNDS] == [64] * UNKNOWN_ROUNDS
+    assert rungs[-1] == 512
+
+
+def test_k_holds_when_a_member_comes_whose_downlink_is_not_known() -> None:
+    desk = Desk()
+    desk.packets(3, up=100 * MBIT, others=others(100 * MBIT))
+    assert desk.packets(4, others=others(100 * MBIT, 0.0)) == [256] * 4
+
+
+def test_k_falls_for_a_thin_member_as_soon_as_it_is_known() -> None:
+    desk = Desk(chunks=2_500)
+    desk.packets(8, up=1000 * MBIT, others=others(1000 * MBIT, 0.0))
+    assert desk.packet(others=others(1000 * MBIT, 1 * MBIT)) == 128
+
+
+def test_eight_members_with_the_largest_k_still_fetch_all_packets_in_time() -> None:
+    down = 20 * MBIT
+    desk = Desk(chunks=5_000)
+    k = desk.packets(10, up=1000 * MBIT, others=others(*[down] * 7))[-1]
+    assert 7 * desk.size(k) <= LINK_SHARE * TRAIN_SECONDS * down
+    assert k == 256
+
+
+def test_a_rung_that_did_not_hold_is_tried_ever_more_rarely() -> None:
+    """It seems to fit, and what follows shows that it does not."""
+    desk = Desk(chunks=5_000)
+    rungs = []
+    for _ in range(80):
+        thin = desk.density.k > 256
+        rungs.append(desk.packet(up=(2 if thin else 20) * MBIT, others=others(1000 * MBIT)))
+    tries = [at for at, (a, b) in enumerate(pairwise(rungs)) if a <= 256 < b]
+    assert 2 <= len(tries) <= 6
+    gaps = [b - a for a, b in pairwise(tries)]
+    assert gaps == sorted(gaps)
+
+
+def test_one_packet_that_was_long_in_the_making_does_not_move_k() -> None:
+    desk = Desk()
+    desk.packets(6, up=100 * MBIT, others=others(100 * MBIT))
+    desk.make_seconds = 1.0
+    desk.packet()
+    desk.make_seconds = 0.05
+    assert desk.packets(4) == [512] * 4
 
 
 def test_k_does_not_rise_where_making_the_packet_would_take_too_long() -> None:
     desk = Desk(make_seconds=0.3)
     assert desk.packets(6, up=100 * MBIT, others=others(100 * MBIT))[-1] == 128
-    assert desk.density.why == "making the packet takes 0.6 s of the 10.0 s that a round trains"
+    told = "with 256, making the packet takes 1.2 s of the 10.0 s that a round trains"
+    assert desk.density.why == told
 
 
 def test_a_fast_node_has_the_time_in_which_a_quorum_trains() -> None:

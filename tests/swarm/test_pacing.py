@@ -27,7 +27,7 @@ class Lab:
     at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.access = Access(now=lambda: self.at)
+        self.access = Access(now=lambda: self.at, cold_starts=False)
         self.access.claims = lambda peer: Link(down=self.claim)
         self.access.round_trips.note(PEER, self.round_trip)
 

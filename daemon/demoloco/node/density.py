@@ -3,7 +3,9 @@
 Rule: the largest k whose packet, as often as it is sent, goes up in a share of the time in which
 the round trains anyway, comes down at every member in its share of that, and is made in a little of
 it. For others' sake, or the worker's, k never falls below the run's own; for its own link's it
-does. Up by one rung a round, with room to spare; down at once, as far as needed.
+does. Up by one rung a round, with room to spare; down at once, as far as needed; a rung that did
+not hold is tried again after ever longer. Whose downlink is not known keeps k from rising for some
+rounds; from then on it counts as no thinner than the others.
 
 The time is that of the training alone, as the members' speeds tell it, and not of whole rounds:
 a packet that is too large makes these longer, and would so make room for itself.
@@ -26,10 +28,12 @@ LINK_SHARE = 0.7
 MAKE_SHARE = 0.1
 MARGIN = 1.3
 """So much larger a packet must still fit before it grows."""
-NEAR = 0.4
-"""Of what a k may ask of anything: so much is worth telling."""
-PAUSE_ROUNDS = 3
-"""After k fell it does not rise for so many rounds."""
+PAUSE_ROUNDS, MAX_PAUSE_ROUNDS = 3, 24
+"""After k fell it does not rise for so many rounds; twice as many where it had just risen."""
+STEADY_ROUNDS = 8
+"""A rung that held for so long was not tried in vain."""
+UNKNOWN_ROUNDS = 6
+"""So long a member has to find out what it can receive."""
 FIRST_COPIES = 1.5
 """How often a packet goes up before that was measured."""
 NEWEST = 5
@@ -68,10 +72,13 @@ class Density:
         self._size = 0.0  # of the newest packet, in bytes…
         self._size_k = config.k  # …and its k
         self._told_at = 0.0
-        self._make_seconds = 0.0
+        self._makes: deque[tuple[int, float]] = deque(maxlen=NEWEST)  # k, seconds
         self._blobs_sent = 0
         self._copies: deque[float] = deque((FIRST_COPIES,), maxlen=NEWEST)
         self._pause = 0
+        self._pause_next = PAUSE_ROUNDS
+        self._held = 0  # rounds on this rung, without pauses
+        self._unknown: dict[PeerId, int] = {}  # packets since this member was first seen
 
     def choose(self) -> int:
         """The k of the packet that is made now."""
@@ -80,6 +87,9 @@ class Density:
         if self._size:
             self._count_copies(around)
         self._blobs_sent = around.blobs_sent
+        self._unknown = {
+            one.peer: self._unknown.get(one.peer, 0) + 1 for one in around.others if not one.down
+        }
         seconds = self._training_seconds(around)
         if not (self._size and around.up and seconds):
             self.k, self.why = self._config.k, UNMEASURED
@@ -91,25 +101,36 @@ class Density:
     def made(self, size: int, k: int) -> None:
         """The packet of this k is there, with so many bytes as it travels."""
         self._size, self._size_k = float(size), k
-        self._make_seconds = self._now() - self._told_at
+        self._makes.append((k, self._now() - self._told_at))
 
     def _move(self, around: Surroundings, seconds: float) -> None:
         ladder = self._config.ladder
         rung = ladder.index(self.k)
+        self._held += not self._pause
         self._pause = max(0, self._pause - 1)
+        if self._held > STEADY_ROUNDS:
+            self._pause_next = PAUSE_ROUNDS
         while rung > 0 and self._hardest(ladder[rung], around, seconds).share > 1:
             rung -= 1
         if ladder[rung] < self.k:
-            self._pause = PAUSE_ROUNDS
+            self._pause = self._pause_next
+            self._pause_next = min(MAX_PAUSE_ROUNDS, 2 * self._pause_next)
+            self._held = 0
         elif rung + 1 < len(ladder) and not self._pause:
             above = self._hardest(ladder[rung + 1], around, seconds)
-            rung += above.share * MARGIN <= 1
+            if above.share * MARGIN <= 1:
+                rung, self._held = rung + 1, 0
         self.k = ladder[rung]
 
     def _told(self, around: Surroundings, seconds: float) -> str:
-        """What k is near to; the uplink if it is near to nothing."""
-        uplink, *more = self._needs(self.k, around, seconds)
-        return max([uplink, *more], key=lambda need: need.share if need.share > NEAR else 0.0).why
+        """What keeps k from being larger; how the packet goes, if nothing does."""
+        uplink = next(self._needs(self.k, around, seconds))
+        larger = next((k for k in self._config.ladder if k > self.k), None)
+        if larger is not None:
+            need = self._hardest(larger, around, seconds)
+            if need.share * MARGIN > 1:
+                return f"with {larger}, {need.why}"
+        return uplink.why
 
     def _hardest(self, k: int, around: Surroundings, seconds: float) -> Need:
         return max(self._needs(k, around, seconds), key=lambda need: need.share)
@@ -119,12 +140,17 @@ class Density:
         yield self._for_the_uplink(size, around, seconds)
         if k <= self._config.k:
             return
-        growth = max(1.0, k / self._size_k)
-        making = self._make_seconds * growth
+        making = median(made * _make_growth(k / then) for then, made in self._makes)
         told = f"making the packet takes {making:.2g} s of the {seconds:.1f} s that a round trains"
         yield Need(making / (MAKE_SHARE * seconds), told)
-        for member in around.others:
-            yield _for_a_downlink(member, size * len(around.others), seconds)
+        others = around.others
+        packets = min(len(others), self._config.max_contributors)
+        for member in others:
+            if member.down:
+                yield _for_a_downlink(member, size * packets, seconds)
+            elif k > self.k and self._unknown.get(member.peer, 0) <= UNKNOWN_ROUNDS:
+                name = short(member.peer)
+                yield Need(math.inf, f"what {name} can receive is not known yet")
 
     def _for_the_uplink(self, size: float, around: Surroundings, seconds: float) -> Need:
         copies = min(median(self._copies), max(1, len(around.others)))
@@ -152,12 +178,14 @@ class Density:
 
 def _for_a_downlink(member: Member, size: float, seconds: float) -> Need:
     """As if all sent as much as this node."""
-    name = short(PeerId(member.peer))
-    if not member.down:
-        return Need(math.inf, f"what {name} can receive is not known yet")
-    receiving = size / member.down
+    receiving, name = size / member.down, short(member.peer)
     told = f"such packets of all take {receiving:.2g} s of {seconds:.1f} s on {name}'s "
     return Need(receiving / (LINK_SHARE * seconds), f"{told}{mbit(member.down)} down")
+
+
+def _make_growth(ratio: float) -> float:
+    """How much longer a packet takes to make whose k is so many times as large, at most."""
+    return max(ratio, (1 + ratio) / 2)
 
 
 def _bits(k: int, bits: int) -> float:

@@ -75,6 +75,8 @@ class Lane:
         gate: Gate,
         ask: Callable[[PeerId], tuple[float, float]],
         now: Callable[[], float],
+        *,
+        cold_starts: bool,
         pacer: Pacer | None = None,
     ) -> None:
         self._way = way
@@ -82,7 +84,7 @@ class Lane:
         self._ask = ask
         self._now = now
         self._pacer = pacer
-        self._slow = begins_slowly()
+        self._cold_starts = cold_starts
         self._warm: OrderedDict[PeerId, float] = OrderedDict()  # when a blob last ended
         way.tell = self._hear
 
@@ -95,7 +97,7 @@ class Lane:
 
     def begin(self, peer: PeerId) -> Passage:
         round_trip, claim = self._ask(peer)
-        cold = self._slow and self._now() - self._warm.get(peer, -math.inf) > COLD_SECONDS
+        cold = self._cold_starts and self._now() - self._warm.get(peer, -math.inf) > COLD_SECONDS
         far = Far(peer, round_trip, claim, cold)
         passage = Passage(self._way.begin(far), self.gate, partial(self._ended, peer))
         self._set_pace()
@@ -131,14 +133,17 @@ class Access:
         now: Callable[[], float] = time.monotonic,
         *,
         paced: bool = True,
+        cold_starts: bool | None = None,  # None: as this machine's TCP has it
     ) -> None:
         self.round_trips = RoundTrips()
         self.claims: Claims = _silent
         """What a peer says that its link carries; set by who knows the members."""
         pacer = Pacer() if paced else None
+        cold = begins_slowly() if cold_starts is None else cold_starts
+        lane = partial(Lane, now=now, cold_starts=cold)
         gates = Gate(max_upload, now=now), Gate(max_download, now=now)
-        self.up = Lane(Way(now, upward=True), gates[0], self._as_receiver, now, pacer)
-        self.down = Lane(Way(now, upward=False), gates[1], self._as_sender, now)
+        self.up = lane(Way(now, upward=True), gates[0], self._as_receiver, pacer=pacer)
+        self.down = lane(Way(now, upward=False), gates[1], self._as_sender)
         self._slots = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
 
     @property
