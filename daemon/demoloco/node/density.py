@@ -29,8 +29,10 @@ MAKE_SHARE = 0.1
 MARGIN = 1.3
 """So much larger a packet must still fit before it grows."""
 PAUSE_ROUNDS, MAX_PAUSE_ROUNDS = 3, 24
-"""After k fell it does not rise for so many rounds; twice as many where it had just risen."""
-STEADY_ROUNDS = 8
+"""After k fell it does not rise for so many rounds; twice as many where it had just risen…"""
+AMPLE = 0.5
+"""…unless so little of what the larger packet may take is taken: then something has changed."""
+STEADY_ROUNDS = 6
 """A rung that held for so long was not tried in vain."""
 UNKNOWN_ROUNDS = 6
 """So long a member has to find out what it can receive."""
@@ -75,9 +77,9 @@ class Density:
         self._makes: deque[tuple[int, float]] = deque(maxlen=NEWEST)  # k, seconds
         self._blobs_sent = 0
         self._copies: deque[float] = deque((FIRST_COPIES,), maxlen=NEWEST)
-        self._pause = 0
-        self._pause_next = PAUSE_ROUNDS
-        self._held = 0  # rounds on this rung, without pauses
+        self._pause = PAUSE_ROUNDS  # after the newest fall, or the next
+        self._held = 0  # rounds since k moved…
+        self._risen = True  # …upward
         self._unknown: dict[PeerId, int] = {}  # packets since this member was first seen
 
     def choose(self) -> int:
@@ -106,20 +108,18 @@ class Density:
     def _move(self, around: Surroundings, seconds: float) -> None:
         ladder = self._config.ladder
         rung = ladder.index(self.k)
-        self._held += not self._pause
-        self._pause = max(0, self._pause - 1)
-        if self._held > STEADY_ROUNDS:
-            self._pause_next = PAUSE_ROUNDS
+        self._held += 1
         while rung > 0 and self._hardest(ladder[rung], around, seconds).share > 1:
             rung -= 1
         if ladder[rung] < self.k:
-            self._pause = self._pause_next
-            self._pause_next = min(MAX_PAUSE_ROUNDS, 2 * self._pause_next)
-            self._held = 0
-        elif rung + 1 < len(ladder) and not self._pause:
+            vain = self._risen and self._held <= STEADY_ROUNDS
+            self._pause = min(MAX_PAUSE_ROUNDS, 2 * self._pause) if vain else PAUSE_ROUNDS
+            self._held, self._risen = 0, False
+        elif rung + 1 < len(ladder) and (self._risen or self._held >= PAUSE_ROUNDS):
             above = self._hardest(ladder[rung + 1], around, seconds)
-            if above.share * MARGIN <= 1:
-                rung, self._held = rung + 1, 0
+            paused = not self._risen and self._held < self._pause
+            if above.share * MARGIN <= (AMPLE if paused else 1):
+                rung, self._held, self._risen = rung + 1, 0, True
         self.k = ladder[rung]
 
     def _told(self, around: Surroundings, seconds: float) -> str:
