@@ -98,17 +98,18 @@ class Node:
             self.access.round_trips.note(peer, self.trip * self.rng.uniform(1, 1.1))
         with self.access.up.begin(peer) as passage:
             began, pace = self.at, self.access.up.gate.pace
-            held = pace > 0 and pace < self.rate
-            seconds = size / (pace if held else self.rate)
-            if not held:
-                seconds += idle(size, self.rate, self.trip)
-            seconds *= 1 + self.rng.uniform(0, self.noise)
-            share = min(1.0, max(0.0, end - began) / (seconds + self.trip))
+            paced = 0 < pace < self.rate
+            writing = size / (pace if paced else self.rate)
+            lag = idle(size, pace if paced else self.rate, self.trip)
+            lag += (writing + lag) * self.rng.uniform(0, self.noise)
+            if not paced:
+                writing, lag = writing + lag, 0.0
+            share = min(1.0, max(0.0, end - began) / (writing + lag + self.trip))
             for _ in range(PIECES):
-                self.at += share * seconds / PIECES
-                passage._passage.carried(
-                    int(share * size / PIECES), share * seconds / PIECES if held else 0.0
-                )
+                self.at += share * writing / PIECES
+                held = share * writing / PIECES if paced else 0.0
+                passage._passage.carried(int(share * size / PIECES), held)
+            self.at += share * lag
             whole = share == 1
             self.left_out += not whole
             self.sent += int(share * size)

@@ -43,6 +43,8 @@ AHEAD_BYTES = 256 << 10
 """So much may have been given to the road and not have gone up when it broke off."""
 HELD_SHARE = 0.2
 """A transfer that waited for an own limit for more of its time does not tell the link's rate."""
+OWN_SHARE = 0.7
+"""So much of what a transfer waited for an own limit is no word against the link."""
 LAG_SHARE = 0.15
 """…unless what had passed the limit took more of it to arrive: then the link was slower still."""
 HOLDS_SHARE = 0.85
@@ -205,7 +207,7 @@ class Way:
             return
         if busy.windows:
             held = busy.window_held > HELD_SHARE * seconds
-            self._learn(busy.window_size, seconds, 0.0, held=held)
+            self._take(busy.window_size, seconds, DOUBT_SECONDS, busy.window_held, held=held)
         busy.windows += 1
         busy.window_began, busy.window_size, busy.window_held = self._now(), 0, 0.0
 
@@ -221,22 +223,31 @@ class Way:
             self._learn_of_a_cut(busy)
         elif busy.size and busy.windows <= MAX_WINDOWS:
             way = passage.far.round_trip if self._upward else busy.round_trip
-            seconds = self._now() - busy.began
+            seconds = max(0.0, self._now() - busy.began - way)
             lag = self._now() - busy.last - way if self._upward else 0.0
-            held = busy.held > HELD_SHARE * seconds and lag <= LAG_SHARE * seconds
-            self._learn(busy.size, seconds, way, held=held)
+            self._learn(busy.size, seconds, way, lag)
         self._busy = None
 
-    def _learn(self, size: int, seconds: float, round_trip: float, *, held: bool) -> None:
+    def _learn(self, size: int, seconds: float, way: float, lag: float) -> None:
+        """Of all that was under way: it took so long, without the round trip of the way, and the
+        last of it so long after it was given to the road."""
         busy = self._busy
         assert busy is not None
-        seconds = max(0.0, seconds - round_trip)
-        doubt = DOUBT_SECONDS + DOUBT_SHARE * round_trip
-        if busy.cold and not busy.held:
-            seconds -= idle_seconds(size, seconds + doubt, round_trip, busy.cold)
+        doubt = DOUBT_SECONDS + DOUBT_SHARE * way
+        idle = idle_seconds(size, seconds + doubt, way, busy.cold) if busy.cold else 0.0
+        seconds -= idle
+        held = busy.held > HELD_SHARE * seconds and lag - idle <= LAG_SHARE * seconds + doubt
+        self._take(size, seconds, doubt, busy.held, held=held)
+
+    def _take(
+        self, size: int, seconds: float, doubt: float, own_seconds: float, *, held: bool
+    ) -> None:
+        busy = self._busy
+        assert busy is not None
         rate = size / (seconds + doubt)
         weight = 0.0 if held else seconds / (seconds + doubt)
-        most = size / (seconds - doubt) if seconds > doubt else math.inf
+        against = seconds - doubt - OWN_SHARE * own_seconds
+        most = size / against if against > 0 else math.inf
         claims = busy.claims if busy.claims_known else 0.0
         others = bool(claims) and rate > OTHERS_SHARE * claims
         self._keep(_Sample(self._now(), rate, most, weight, seconds, busy.peers, others))

@@ -2,10 +2,13 @@
 
 Rule: where a queue fills, words and acknowledgements wait in it, and data that comes the other way
 slows down with them. What goes at the pace shows no more than the pace, so a faster one is tried
-now and then: while it holds it is raised ever more, where it does not it falls back.
+now and then: while it holds it is raised ever more, where it does not it falls back. Where nothing
+faster holds for long, one transfer goes without a pace: what slows may be the peers' own time.
 """
 
 from __future__ import annotations
+
+import math
 
 from demoloco.swarm.link import Lesson
 
@@ -16,6 +19,8 @@ MAX_STEP = 1.0
 FIRST_PATIENCE, PATIENCE = 1, 8
 """Transfers at the pace before a faster one is tried: at first, and after one that did not hold.
 What goes up without a pace is slowed by its own queue, so the first estimate is low."""
+FREE_AFTER = 6
+"""Transfers that were slower than their pace, or a faster one, before one goes without."""
 SURE_SECONDS = 0.3
 """A shorter transfer does not tell a rate well enough to go by it."""
 SURELY_MINE = 0.5
@@ -28,7 +33,8 @@ class Pacer:
     """The pace of one direction."""
 
     def __init__(self) -> None:
-        self._factor = 0.0  # of the estimate; 0 = no pace
+        self._factor = 0.0  # of the estimate; 0 = no pace is known, infinite: none now
+        self._slow = 0  # transfers that did not keep to it
         self._step = FIRST_STEP
         self._clean = 0
         self._patience = FIRST_PATIENCE
@@ -42,7 +48,11 @@ class Pacer:
             self._mine = 0 < lesson.rate <= SURELY_MINE * lesson.claims
             self._patience = PATIENCE if self._factor > 1 else FIRST_PATIENCE
             self._factor, self._step, self._clean = BELOW, FIRST_STEP, 0
+            self._slow += 1
+            if self._slow > FREE_AFTER:
+                self._factor, self._slow = math.inf, 0
         elif self._factor > 1:
+            self._slow = 0
             self._step = min(MAX_STEP, 2 * self._step)
             self._factor = 1 + self._step
         elif self._factor:
@@ -53,7 +63,7 @@ class Pacer:
     def pace(self, estimate: float, claims: float) -> float:
         """Bytes a second for what goes to peers that say they carry `claims` in all (0: some do not
         say); 0 = as fast as it goes."""
-        if not self._factor or estimate > FAT:
+        if not 0 < self._factor < math.inf or estimate > FAT:
             return 0.0
         if not self._mine and not 0 < claims <= estimate / SURELY_MINE:
             return 0.0  # they may take more than was ever seen to go up
