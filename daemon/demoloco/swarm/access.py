@@ -54,6 +54,11 @@ class Passage:
         held = await self._gate.pass_(size)
         self._passage.carried(size, held)
 
+    def came(self, size: int) -> None:
+        """So much came unasked: it does not wait."""
+        self._gate.note(size)
+        self._passage.carried(size)
+
     def arrived(self) -> None:
         """Nothing of it is under way any longer."""
         self._passage.end(whole=True)
@@ -97,6 +102,13 @@ class Lane:
 
     def begin(self, peer: PeerId) -> Passage:
         round_trip, claim = self._ask(peer)
+        return self._begun(peer, round_trip, claim)
+
+    def unasked(self, peer: PeerId) -> Passage:
+        """A blob that this peer sends by itself begins to come: nothing waits for a round trip."""
+        return self._begun(peer, 0.0, self._ask(peer)[1])
+
+    def _begun(self, peer: PeerId, round_trip: float, claim: float) -> Passage:
         cold = self._cold_starts and self._now() - self._warm.get(peer, -math.inf) > COLD_SECONDS
         far = Far(peer, round_trip, claim, cold)
         passage = Passage(self._way.begin(far), self.gate, partial(self._ended, peer))

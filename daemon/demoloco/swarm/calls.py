@@ -129,6 +129,7 @@ def encode_announcement(run: Digest, batch: Batch) -> bytes:
         heard=[offer_message(offer) for offer in batch.heard],
         holds=batch.holds,
         knows=batch.knows,
+        coming=batch.coming,
     )
     return message.SerializeToString()
 
@@ -142,6 +143,7 @@ def decode_announcement(data: bytes) -> tuple[Digest, Batch]:
         heard=tuple(to_offer(offer) for offer in told.heard),
         holds=tuple(told.holds),
         knows=tuple(told.knows),
+        coming=told.coming,
     )
     if not batch:
         raise PacketError("an announcement of nothing")

@@ -48,13 +48,13 @@ class Chatter:
         self._lines, self._tasks = lines, tasks
 
     # -- offers ------------------------------------------------------------------------------------
-    async def announce(self, offers: Sequence[Offer]) -> None:
-        """Tell which packets this node holds."""
+    async def announce(self, offers: Sequence[Offer], *, coming: bool = False) -> None:
+        """Tell which packets this node holds; `coming`: its own are on their way already."""
         here = self._standing
         run = here.own_run
         if here.tidings.direct:
             for start in range(0, len(offers), calls.MAX_OFFERS):
-                batch = Batch(offers=tuple(offers[start : start + calls.MAX_OFFERS]))
+                batch = Batch(tuple(offers[start : start + calls.MAX_OFFERS]), coming=coming)
                 body = calls.encode_announcement(run, batch)
                 await self._to(here.roster, Method.ANNOUNCE, body)
             return
@@ -84,6 +84,8 @@ class Chatter:
             self._flush_soon()
         for holder, offers in told:
             here.note_holder(holder, (offer.packet for offer in offers))
+            for offer in offers if batch.coming else ():
+                here.arriving.begin(offer, teller)
             here.emit(OffersHeard(holder, offers))
 
     def _flush_soon(self) -> None:

@@ -134,23 +134,34 @@ class Fetcher:
     async def whole(self, wanted: Wanted) -> bytes:
         """Raises: SwarmError when no holder delivered it."""
         blob, holders = wanted.blob, wanted.holders
+        early = await self._early(wanted)
         for turn in range(len({*holders, *self._standing.holders.of(blob.digest)}) + 1):
             order = [*holders[turn:], *holders[:turn]]  # not always first who could not finish
             try:
-                data = await self._once(wanted, order)
+                data = await self._once(wanted, order, early)
             except StartAgain as error:
+                early = None
                 log.info("fetch=again blob=%s why=%s", short(blob.digest), error)
                 continue
             self.packets += wanted.packet
             return data
         raise SwarmError(f"no holder delivered blob {short(blob.digest)}: all that came was wrong")
 
-    async def _once(self, wanted: Wanted, order: Sequence[PeerId]) -> bytes:
+    async def _early(self, wanted: Wanted) -> Transfer | None:
+        """What came of a packet before it was asked for, if any of it did."""
+        blob = wanted.blob
+        if not wanted.packet or not self._suspicion.may_resume(blob.digest):
+            return None
+        early = await self._standing.arriving.rest(blob)
+        self.packet_bytes += early.came if early is not None else 0
+        return early
+
+    async def _once(self, wanted: Wanted, order: Sequence[PeerId], early: Transfer | None) -> bytes:
         """Raises: StartAgain, SwarmError."""
         blob = wanted.blob
         search = _Search(wanted, dict.fromkeys(order))
         whole = wanted.packet or not self._suspicion.may_resume(blob.digest)
-        transfer = Transfer(blob, blob.size if whole else SPAN_BYTES)
+        transfer = early or Transfer(blob, blob.size if whole else SPAN_BYTES)
         left = iter(transfer.spans)
         try:
             async with asyncio.TaskGroup() as group:
@@ -297,7 +308,7 @@ class Fetcher:
         """What this holder adds to the span; returns when it is complete."""
         now, blob, packet = self._standing.now, transfer.blob, search.wanted.packet
         rest = span.asks(holder)
-        length = rest if len(transfer.spans) > 1 else 0
+        length = rest if len(transfer.spans) > 1 or span.end < blob.size else 0
         request = encode_blob_request(self._standing.own_run, blob.digest, span.offset, length)
         window = _Window(self._timing.chunk_seconds, now)
         began, start = now(), span.offset

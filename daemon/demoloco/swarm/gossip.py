@@ -91,12 +91,13 @@ class Silent:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one announcement says: offers of packets that the teller holds, and does not hold, and
-    the short names of others that it holds, and knows."""
+    the short names of others that it holds, and knows; whether pieces of its own come unasked."""
 
     offers: tuple[Offer, ...] = ()
     heard: tuple[Offer, ...] = ()
     holds: tuple[int, ...] = ()
     knows: tuple[int, ...] = ()
+    coming: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.offers or self.heard or self.holds or self.knows)

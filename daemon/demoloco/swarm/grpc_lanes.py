@@ -121,11 +121,16 @@ class GrpcLanes:
     async def call(self, method: Method, body: bytes, seconds: float) -> bytes:
         """Raises: Unreachable, Refused."""
         request = exchange_pb2.CallRequest(method=method.value, body=body)
-        self._meter.word_sent(len(body))
+        self._meter.call_sent(method, body)
+        lane = self._lane()
+        lane.streams += 1
         try:
-            reply = await self._lane().stub.Call(request, timeout=seconds)
+            reply = await lane.stub.Call(request, timeout=seconds)
         except FAILURES as error:
             _raise(error)
+        finally:
+            lane.streams -= 1
+            await self._close_if_retired()
         if reply.WhichOneof("outcome") != "answer":
             raise Refused(reply.refusal)
         self._meter.word_received(len(reply.answer))

@@ -55,6 +55,7 @@ OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.write_buffer_size", 256 << 10),
+    ("grpc.http2.lookahead_bytes", 1 << 20),  # else a piece of a packet waits for room
 )
 
 
@@ -141,7 +142,7 @@ class _Calls(exchange_pb2_grpc.ExchangeServicer):
 
     async def Call(self, request: exchange_pb2.CallRequest, context: Any) -> exchange_pb2.CallReply:
         peer = await self._known(context)
-        self._meter.word_received(len(request.body))
+        self._meter.call_received(request.method, request.body)
         try:
             method = Method(request.method)
             if method is Method.DIRECT:

@@ -171,7 +171,8 @@ class HivemindTransport:
             raise self._lost(peer, error) from error
         if reply[:1] != ANSWERED:
             raise Refused(reply[1:].decode(errors="replace"))
-        self.meter.access.round_trips.note(peer, time.monotonic() - asked)
+        if method is not Method.PUSH:
+            self.meter.access.round_trips.note(peer, time.monotonic() - asked)
         return reply[1:]
 
     async def stream(

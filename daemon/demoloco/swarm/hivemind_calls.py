@@ -61,6 +61,9 @@ class PeerCalls(ServicerBase):  # type: ignore[misc]
     async def rpc_direct(self, request: Message, context: P2PContext) -> Message:
         return self._answer(Method.DIRECT, request, context)
 
+    async def rpc_push(self, request: Message, context: P2PContext) -> Message:
+        return self._answer(Method.PUSH, request, context)
+
     def _answer(self, method: Method, request: Message, context: P2PContext) -> Message:
         peer = PeerId(context.remote_id.to_base58())
         try:

@@ -113,7 +113,7 @@ class CountingP2P(P2P):  # type: ignore[misc]
         self, peer_id: PeerID, handle_name: str, input: Any, output_protobuf_type: Any
     ) -> Any:
         request = input.SerializeToString()
-        self.meter.word_sent(len(request))
+        self.meter.call_sent(handle_name, request)
         reply = await self._client.call_unary_handler(peer_id, handle_name, request)
         self.meter.word_received(len(reply))
         return output_protobuf_type.FromString(reply)
@@ -126,7 +126,7 @@ class CountingP2P(P2P):  # type: ignore[misc]
         balanced: bool = False,
     ) -> None:
         async def counted(request: bytes, remote_id: PeerID) -> bytes:
-            self.meter.word_received(len(request))
+            self.meter.call_received(handle_name, request)
             peer = PeerId(remote_id.to_base58())
             if handle_name.startswith(DHT) and not self.dht.spend(peer, 1 + len(request) // 1024):
                 raise P2PDaemonError("busy: ask again later")

@@ -145,10 +145,12 @@ class MemoryTransport:
     async def call(self, peer: PeerId, method: Method, body: bytes, seconds: float) -> bytes:
         self._check_alive()
         self._network.linked(self.peer_id, peer)
-        self.meter.word_sent(len(body))
+        self.meter.call_sent(method, body)
+        if method is Method.PUSH:
+            await self._network.squeeze(self.peer_id, peer, len(body))
         await self._network.carry(self.peer_id, peer, seconds)
         end = self._network.linked(self.peer_id, peer)
-        end.meter.received += len(body)
+        end.meter.call_received(method, body)
         reply = end.service.answer(self.peer_id, method, body)
         end.meter.sent += len(reply)
         await self._network.carry(peer, self.peer_id, seconds)

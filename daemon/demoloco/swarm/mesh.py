@@ -23,6 +23,7 @@ from demoloco.swarm.lines import Lines
 from demoloco.swarm.passing import Passing
 from demoloco.swarm.port import Library, Link, SwarmEvent, Traffic
 from demoloco.swarm.pulse import Pulse
+from demoloco.swarm.pushing import Pushes
 from demoloco.swarm.service import PeerService
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
@@ -131,7 +132,10 @@ class Mesh:
         self._pulse = Pulse(here, self._transport, self._lines, self._tasks, seeds, self._timing)
         here.chatter.speak(self._lines, self._tasks)
         dial_backs = DialBacks(self._transport.observed, self._tasks, here.now)
-        await self._transport.start(PeerService(here, dial_backs, lambda: self.link))
+        self._pushes = Pushes(here, self._transport, self._tasks, lambda: self.link)
+        service = PeerService(here, dial_backs, lambda: self.link)
+        service.push = self._pushes.hear
+        await self._transport.start(service)
         self._here = here
         self._transport.meter.access.claims = here.claims
         self._pulse.start()
@@ -160,7 +164,8 @@ class Mesh:
     # Words to all
 
     async def announce(self, offers: Sequence[Offer]) -> None:
-        await self._standing.chatter.announce(offers)
+        here = self._standing
+        await here.chatter.announce(offers, coming=self._pushes.begin(offers))
 
     def pass_on(self, offer: Offer) -> None:
         _ = self._standing

@@ -153,6 +153,8 @@ class Roads:
         await self._libp2p.connect(peer, addresses, seconds)
 
     async def call(self, peer: PeerId, method: Method, body: bytes, seconds: float) -> bytes:
+        if method is Method.PUSH:
+            return await self._push(peer, body, seconds)
         try:
             return await self._libp2p.call(peer, method, body, seconds)
         except Unreachable as error:
@@ -164,6 +166,19 @@ class Roads:
             except Unreachable:
                 await self._set_aside(peer, way)
                 raise error from None
+
+    async def _push(self, peer: PeerId, body: bytes, seconds: float) -> bytes:
+        """A piece of a packet: over the direct road, where several connections carry more than
+        one. Raises: Unreachable, Refused."""
+        way = self._way(peer)
+        self._open_soon(peer, way)
+        if way.lanes is None:
+            return await self._libp2p.call(peer, Method.PUSH, body, seconds)
+        try:
+            return await way.lanes.call(Method.PUSH, body, seconds)
+        except Unreachable as error:
+            await self._instead(Road.GRPC, peer, way, error)
+            raise
 
     async def stream(
         self, peer: PeerId, body: bytes, frame_seconds: float

@@ -98,12 +98,15 @@ class PeerService:
             Method.PROBE: self._on_probe,
             Method.DIAL_BACK: self._on_dial_back,
             Method.DIRECT: self._on_direct,
+            Method.PUSH: self._on_push,
         }
         self.direct: Callable[[PeerId, DirectOffer], bytes] | None = None
+        self.push: Callable[[PeerId, bytes], Digest] | None = None
+        """Takes a piece of a packet and tells of which run it is; raises PacketError, Refused."""
 
     def answer(self, peer: PeerId, method: Method, body: bytes) -> bytes:
         """Raises: Refused."""
-        self._check_allowance(peer, b"" if method is Method.PROBE else body)
+        self._check_allowance(peer, b"" if method in (Method.PROBE, Method.PUSH) else body)
         if len(body) > calls.MAX_REQUEST_BYTES:
             raise self._drop(peer, f"a request of {len(body)} bytes")
         try:
@@ -263,6 +266,12 @@ class PeerService:
         if self.direct is None:
             raise Refused("it offers no direct road")
         return self.direct(peer, offer)
+
+    def _on_push(self, peer: PeerId, body: bytes) -> bytes:
+        if self.push is None:
+            raise Refused("it takes no packets unasked")
+        self._check_run(peer, self.push(peer, body))
+        return b""
 
     def _check_run(self, peer: PeerId, run: Digest) -> None:
         here = self._standing.run

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from demoloco.bounds import MAX_ADDRESSES
 from demoloco.errors import PacketError, SwarmError
+from demoloco.swarm.arriving import Arriving
 from demoloco.swarm.calls import Hello, fitting
 from demoloco.swarm.chatter import Chatter
 from demoloco.swarm.clocks import Clocks
@@ -64,6 +65,7 @@ class Standing:
         self.tidings = Tidings(self.roster, self.rng, *seconds)
         self.clocks = Clocks()
         self.holders = Holders()
+        self.arriving = Arriving(self)
         self._complaints = Complaints()
         self._twice = Twice(self.rng)
 

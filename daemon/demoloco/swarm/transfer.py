@@ -7,6 +7,7 @@ its digest is right. Pure: chunks in, a verdict out.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TypeVar
 
 from blake3 import blake3
@@ -56,10 +57,30 @@ class Transfer:
         starts = range(0, blob.size, span_bytes)
         self.spans = [Span(start, min(start + span_bytes, blob.size)) for start in starts]
         self._data = bytearray(blob.size)
+        self._early: frozenset[PeerId] = frozenset()
+
+    @classmethod
+    def resumed(cls, blob: BlobRef, pieces: Mapping[int, tuple[bytes, PeerId]]) -> Transfer:
+        """With these pieces, by their offsets, none over another; what lies between is lacking."""
+        made = cls(blob, blob.size)
+        made._early = frozenset(source for _, source in pieces.values())
+        end, gaps = 0, []
+        for start, (data, _) in sorted(pieces.items()):
+            gaps.append((end, start))
+            end = start + len(data)
+            made._data[start:end] = data
+        gaps.append((end, blob.size))
+        made.spans = [Span(begin, upto) for begin, upto in gaps if begin < upto]
+        return made
 
     @property
     def sources(self) -> frozenset[PeerId]:
-        return frozenset(source for span in self.spans for source in span.sources)
+        return self._early.union(*(span.sources for span in self.spans))
+
+    @property
+    def came(self) -> int:
+        """Bytes that are here."""
+        return self.blob.size - sum(span.lacks for span in self.spans)
 
     def split(self, span: Span) -> Span:
         """The second half of what lacks of this span, as one of its own."""

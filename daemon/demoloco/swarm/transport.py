@@ -74,6 +74,7 @@ class Method(StrEnum):
     PROBE = "probe"
     DIAL_BACK = "dial_back"
     DIRECT = "direct"
+    PUSH = "push"
 
 
 class Outgoing(Protocol):
@@ -124,6 +125,19 @@ class Meter:
     def word_received(self, size: int) -> None:
         self.received += size
         self.access.down.note(size)
+
+    def call_sent(self, name: str, body: bytes) -> None:
+        """A piece of a packet is part of a blob, and has passed the access as such."""
+        if name.endswith(Method.PUSH):
+            self.frame_sent(body)
+        else:
+            self.word_sent(len(body))
+
+    def call_received(self, name: str, body: bytes) -> None:
+        if name.endswith(Method.PUSH):
+            self.frame_received(body)
+        else:
+            self.word_received(len(body))
 
     def frame_sent(self, frame: bytes) -> None:
         self.sent += len(frame) + FRAME_HEADER_BYTES

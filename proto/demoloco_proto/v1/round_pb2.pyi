@@ -399,7 +399,10 @@ class Announcement(google.protobuf.message.Message):
     HEARD_FIELD_NUMBER: builtins.int
     HOLDS_FIELD_NUMBER: builtins.int
     KNOWS_FIELD_NUMBER: builtins.int
+    COMING_FIELD_NUMBER: builtins.int
     run: builtins.bytes
+    coming: builtins.bool
+    """pieces of the sender's own packets come unasked"""
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Offer]:
         """packets that the sender holds, at most 256"""
@@ -424,8 +427,9 @@ class Announcement(google.protobuf.message.Message):
         heard: collections.abc.Iterable[Global___Offer] | None = ...,
         holds: collections.abc.Iterable[builtins.int] | None = ...,
         knows: collections.abc.Iterable[builtins.int] | None = ...,
+        coming: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["heard", b"heard", "holds", b"holds", "knows", b"knows", "offers", b"offers", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coming", b"coming", "heard", b"heard", "holds", b"holds", "knows", b"knows", "offers", b"offers", "run", b"run"]) -> None: ...
 
 Global___Announcement: typing_extensions.TypeAlias = Announcement
 
@@ -729,3 +733,36 @@ class DialBackReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["observed", b"observed", "outcome", b"outcome"]) -> None: ...
 
 Global___DialBackReply: typing_extensions.TypeAlias = DialBackReply
+
+@typing.final
+class Piece(google.protobuf.message.Message):
+    """A piece of a packet that its contributor sends unasked; the answer is empty."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    OFFER_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    PASS_ON_FIELD_NUMBER: builtins.int
+    run: builtins.bytes
+    offset: builtins.int
+    data: builtins.bytes
+    """at most 64 KiB"""
+    pass_on: builtins.bool
+    """the receiver sends it to the other members"""
+    @property
+    def offer(self) -> Global___Offer: ...
+    def __init__(
+        self,
+        *,
+        run: builtins.bytes = ...,
+        offer: Global___Offer | None = ...,
+        offset: builtins.int = ...,
+        data: builtins.bytes = ...,
+        pass_on: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["offer", b"offer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "offer", b"offer", "offset", b"offset", "pass_on", b"pass_on", "run", b"run"]) -> None: ...
+
+Global___Piece: typing_extensions.TypeAlias = Piece
