@@ -1,8 +1,8 @@
 """What a simulated swarm of some size costs: messages, bytes, seconds.
 
 Rule: the machines and the choices of partners are the real ones, the network and the clock are
-simulated, sizes are those of the real encoders; so the same seed gives the same figures. So many
-nodes train as a round takes packets of; the others follow.
+simulated, sizes are those of the real encoders; so the same seed gives the same figures. All nodes
+train; where they are more than a round takes packets of, in turns.
 """
 
 from __future__ import annotations
@@ -93,8 +93,6 @@ def take(nodes: int, rounds: int, *, seed: int = 1, loss: float = 0.0) -> Census
     tally = _Tally(world)
     everybody = list(world.nodes.values())
     founder, late, crowd = everybody[0], everybody[-1], everybody[:-1]
-    for node in crowd[world.pace.max_contributors :]:
-        node.trains = False
     founder.start()
     world.run(GATHERING_SECONDS)
     for node in crowd[1:]:

@@ -126,7 +126,7 @@ async def test_nobody_fills_the_inbox(tmp_path: Path) -> None:
         reached = node.round
         await made.all_reach(reached + 2)
         seen = node.parts.machine.state.members._seen[OTHER.peer_id]
-        assert seen.member.sequence == 5_000
+        assert seen.sequence == 5_000
         assert node.feed.status.counters["words_dropped"] > 4_000
 
 

@@ -7,7 +7,7 @@ from benchmarks.simulator.world import World
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import MAX_RETRY_SECONDS
-from demoloco.rounds.rules import head_of
+from demoloco.rounds.rules import MAX_NAMED, head_of
 from demoloco.rounds.state import REUNION_SECONDS
 from demoloco.types import Phase
 from tests.rounds.desk import (
@@ -246,6 +246,11 @@ def test_a_node_always_says_what_it_waits_for() -> None:
         reasons.append(desk.machine.why())
     assert all(reasons)
     assert len(set(reasons)) == len(reasons)
+    others = [f"peer{n:02d}" for n in range(MAX_NAMED + 3)]
+    one_of_many = Desk("late").settle_round("founder", *others)
+    one_of_many.contribute()
+    named = ", ".join(["ounder", *others[: MAX_NAMED - 1]])
+    assert f"1 in, waiting for {named} and 4 more, " in one_of_many.machine.why()
 
 
 def test_a_seed_never_trains_nor_contributes() -> None:

@@ -71,6 +71,12 @@ def test_a_manifest_of_unknown_parent_is_checked_when_its_parent_comes() -> None
     assert "claims 99 samples" in desk.wants(ef.Note)[0].text
     assert desk.machine.state.target() == head_of(rounds[0])
     assert len(desk.wants(ef.Fetch)) == 1
+    desk = Desk().start().see("founder")
+    true = manifest(head_of(rounds[0]), [offer("y", head_of(rounds[0]))], "founder")
+    for heard in (true, rounds[0]):
+        desk.hear(ev.ManifestHeard(FOUNDER, heard))
+    assert desk.wants(ef.Note) == []
+    assert desk.machine.state.target() == head_of(true)
 
 
 def test_what_stands_on_a_refused_manifest_is_refused() -> None:

@@ -109,7 +109,7 @@ def _in_turn(desk: Desk) -> tuple[set[str], set[str]]:
     state = desk.machine.state
     assert state.round is not None
     assert state.round.turns is not None
-    turns = state.round.turns[1]
+    turns = state.round.turns[2]
     return set(turns.expected), set(turns.slow)
 
 

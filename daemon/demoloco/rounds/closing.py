@@ -10,31 +10,21 @@ from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import before, closes_at, entries_of, ramp, rank_of
 from demoloco.rounds.state import State
 from demoloco.rounds.turns import Turns, taken, turns
-from demoloco.types import Draft, Offer, PeerId, short
-
-
-def present(state: State, round_: OpenRound) -> dict[PeerId, Offer]:
-    """One packet a contributor that is here and checked."""
-    offers = (held.offer for held in state.held.values())
-    present = {offer.contributor: offer for offer in offers if offer.parent == round_.parent}
-    if round_.mine is not None:
-        present[state.settings.me] = round_.mine
-    return present
+from demoloco.types import Draft, short
 
 
 def close(state: State, round_: OpenRound, now: float) -> list[Effect]:
     """Propose the manifest if the round may close and it is my turn."""
-    offers = present(state, round_)
     expected = turns_of(state, round_).expected
     pace = state.settings.pace
-    arrivals = round_.observe(offers, expected, now, pace)
-    at, why = closes_at(expected, offers, arrivals, pace.max_contributors, state.tempo)
+    arrivals = round_.observe(expected, now, pace)
+    at, why = closes_at(expected, round_.present, arrivals, pace.max_contributors, state.tempo)
     if round_.quorum is None:
         state.wakes.extend(round_.arrivals.values())  # mine may count only later
     state.why = _reason(state, why)
     if round_.drafted or at is None:
         return []
-    if now < state.reunion_until and not state.members.live() and state.leaving is None:
+    if now < state.reunion_until and not state.members and state.leaving is None:
         state.why = "looking for the members that were here before"
         at = state.reunion_until
     if now < at:
@@ -42,25 +32,23 @@ def close(state: State, round_: OpenRound, now: float) -> list[Effect]:
         state.wakes.append(at)
         return []
     round_.closable = now if round_.closable is None else round_.closable
-    return _propose(state, round_, offers, now)
+    return _propose(state, round_, now)
 
 
 def turns_of(state: State, round_: OpenRound) -> Turns:
     """Who is in turn, of those who took part when the round opened and still do."""
     assert state.chain is not None
     still = state.company()
-    if state.labour.worker and (state.leaving is None or not state.members.contributing()):
-        still |= {state.settings.me}
-    peers = round_.candidates & still
-    if round_.turns is None or round_.turns[0] != peers:
+    counts = state.labour.worker and (state.leaving is None or not state.members.contributing())
+    if round_.turns is None or round_.turns[:2] != (still, counts):
+        peers = round_.candidates & (still | {state.settings.me} if counts else still)
         most, last = state.settings.pace.max_contributors, state.chain.last_rounds()
-        round_.turns = peers, turns(peers, last, round_.parent, round_.round, most)
-    return round_.turns[1]
+        found = turns(peers, last, round_.parent, round_.round, most)
+        round_.turns = still, counts, found
+    return round_.turns[2]
 
 
-def _propose(
-    state: State, round_: OpenRound, offers: dict[PeerId, Offer], now: float
-) -> list[Effect]:
+def _propose(state: State, round_: OpenRound, now: float) -> list[Effect]:
     assert state.chain is not None
     assert round_.closable is not None
     me, pace = state.settings.me, state.settings.pace
@@ -79,6 +67,7 @@ def _propose(
         state.wakes.append(turn)
         return []
     round_.drafted = True
+    offers = round_.present
     norms = {offer.packet: state.held[offer.packet].norm for offer in offers.values()}
     shares = ramp(offers, state.chain.first_rounds(), round_.round, pace.ramp_rounds)
     last, leaving = state.chain.last_rounds(), state.members.leaving()

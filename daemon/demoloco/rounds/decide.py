@@ -7,7 +7,7 @@ path leaves a reason in `state.why`.
 from __future__ import annotations
 
 from demoloco.rounds.chain import MAX_REPLAY, Path
-from demoloco.rounds.closing import close, present
+from demoloco.rounds.closing import close
 from demoloco.rounds.effects import (
     Announce,
     Apply,
@@ -216,8 +216,7 @@ def _collect(state: State, round_: OpenRound, now: float) -> list[Effect]:
 
 def _tell(state: State, round_: OpenRound, now: float) -> list[Effect]:
     """Announce mine at once, and all that I hold again and again."""
-    held = tuple(present(state, round_).values())
-    if not held or not state.members.live():
+    if not round_.present or not state.members:
         return []
     again = round_.announced + ANNOUNCE_SECONDS
     if now < again:
@@ -225,7 +224,7 @@ def _tell(state: State, round_: OpenRound, now: float) -> list[Effect]:
         return []
     round_.announced = now
     state.wakes.append(now + ANNOUNCE_SECONDS)
-    return [Announce(held)]
+    return [Announce(tuple(round_.present.values()))]
 
 
 # -- the end, and words ----------------------------------------------------------------------------

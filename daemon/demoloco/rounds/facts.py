@@ -5,6 +5,8 @@ Rule: a table knows no event and no effect; it notes and answers.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Pace, heavier
@@ -83,66 +85,78 @@ class Leaving:
     tell: bool  # contribute first what is trained
 
 
-@dataclass(slots=True)
-class _Seen:
-    member: Member
-    contributing_since: float | None
-
-
 class Members:
-    """Peers live now, in their own words."""
+    """Peers live now, in their own words. What is asked at every event is kept ready."""
 
     def __init__(self) -> None:
-        self._seen: dict[PeerId, _Seen] = {}
+        self._seen: dict[PeerId, Member] = {}
+        self._contributing: frozenset[PeerId] = frozenset()
+        self._leaving: frozenset[PeerId] = frozenset()
+        self._claims: Counter[Head] = Counter()  # how many claim each head
 
-    def see(self, member: Member, now: float) -> None:
+    def see(self, member: Member) -> None:
         """The newest word of a peer counts; what comes out of order is ignored."""
         old = self._seen.get(member.peer)
-        if old is not None and old.member.sequence > member.sequence:
-            return
-        since = old.contributing_since if old is not None else None
-        if member.phase not in CONTRIBUTING:
-            since = None
-        elif since is None:
-            since = now
-        self._seen[member.peer] = _Seen(member, since)
+        if old is None or old.sequence <= member.sequence:
+            self._seen[member.peer] = member
+            self._count(member.peer, old, member)
 
     def lose(self, peer: PeerId) -> None:
-        self._seen.pop(peer, None)
+        self._count(peer, self._seen.pop(peer, None), None)
+
+    def _count(self, peer: PeerId, old: Member | None, new: Member | None) -> None:
+        if new is not None and new.head is not None:
+            self._claims[new.head] += 1
+        if old is not None and old.head is not None:
+            self._claims[old.head] -= 1
+            if not self._claims[old.head]:
+                del self._claims[old.head]
+        phase = new.phase if new is not None else None
+        self._contributing = _with(self._contributing, peer, phase in CONTRIBUTING)
+        self._leaving = _with(self._leaving, peer, phase is Phase.LEAVING)
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._seen
+
+    def __len__(self) -> int:
+        return len(self._seen)
 
     def live(self) -> tuple[PeerId, ...]:
         return tuple(self._seen)
 
     def contributing(self) -> frozenset[PeerId]:
-        """Who takes part in the open round: who trains for it, or has its packet out."""
-        return frozenset(p for p, seen in self._seen.items() if seen.contributing_since is not None)
+        """Who takes part in the open round: who trains for it, or has its packet out. The same
+        object as long as nothing changes."""
+        return self._contributing
 
     def leaving(self) -> frozenset[PeerId]:
-        """Who is on its way out, and not gone yet."""
-        return frozenset(p for p, s in self._seen.items() if s.member.phase is Phase.LEAVING)
+        """Who is on its way out, and not gone yet; likewise."""
+        return self._leaving
 
     def ahead(self) -> list[tuple[PeerId, Head]]:
         """Who has an agreed state, heaviest head first."""
-        pairs = [(p, s.member.head) for p, s in self._seen.items() if s.member.head is not None]
+        pairs = [(p, seen.head) for p, seen in self._seen.items() if seen.head is not None]
         pairs.sort(key=lambda pair: (-pair[1].samples_total, pair[1].rank, pair[1].digest, pair[0]))
         return pairs
 
-    def heads(self) -> list[Head]:
-        """What they say of their heads."""
-        return [s.member.head for s in self._seen.values() if s.member.head is not None]
+    def heads(self) -> Collection[Head]:
+        """What they say of their heads, each once."""
+        return self._claims.keys()
 
     def behind(self, head: Head) -> frozenset[PeerId]:
         """Who takes part, or leaves, and has not reached this round."""
         return frozenset(
             peer
-            for peer, seen in self._seen.items()
-            if seen.member.phase in (*CONTRIBUTING, Phase.LEAVING)
-            and seen.member.head is not None
-            and heavier(head, seen.member.head)
+            for peer in self._contributing | self._leaving
+            if (theirs := self._seen[peer].head) is not None and heavier(head, theirs)
         )
+
+
+def _with(peers: frozenset[PeerId], peer: PeerId, belongs: bool) -> frozenset[PeerId]:
+    """The same object where nothing changes."""
+    if belongs == (peer in peers):
+        return peers
+    return peers | {peer} if belongs else peers - {peer}
 
 
 class Refused:

@@ -5,7 +5,7 @@ Rule: facts only; whether a round closes is decided in `rules.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 
 from demoloco.rounds.rules import Arrivals, Pace, quorum_of
@@ -33,6 +33,7 @@ class OpenRound:
     parent: Digest
     opened: float
     candidates: frozenset[PeerId]  # who took part when it opened
+    present: dict[PeerId, Offer] = field(default_factory=dict)  # one packet each, checked
     mine: Offer | None = None
     passed: bool = False  # my steps for it are done, and it is not my turn
     told: float | None = None  # since when it is out
@@ -44,7 +45,7 @@ class OpenRound:
     announced: float = -float("inf")
     whole: float | None = None  # since when the packets of a manifest for it are all here
     drafted: bool = False  # my proposal is made
-    turns: tuple[frozenset[PeerId], Turns] | None = None  # of whom they were found
+    turns: tuple[frozenset[PeerId], bool, Turns] | None = None  # of whom, and whether of me too
 
     @property
     def is_over(self) -> bool:
@@ -56,18 +57,23 @@ class OpenRound:
         """Of my packet for this round, 0 while it is not out."""
         return self.mine.samples if self.mine is not None else 0
 
-    def observe(
-        self, present: Collection[PeerId], expected: Collection[PeerId], now: float, pace: Pace
-    ) -> Arrivals:
+    def take_in(self, offer: Offer) -> None:
+        """A packet for this round is here; of one contributor the newest counts, but nothing
+        replaces my own."""
+        if self.mine is None or offer.contributor != self.mine.contributor:
+            self.present[offer.contributor] = offer
+
+    def observe(self, expected: Set[PeerId], now: float, pace: Pace) -> Arrivals:
         """Note when the first packet and the quorum came; a time once noted stays. My own counts
         for the quorum when it has travelled as others' do, or all are in."""
-        if present and self.first is None:
+        if self.present and self.first is None:
             self.first = now
-        early = {peer for peer in present if self.arrivals.get(peer, now) > now}
-        whole = all(peer in present for peer in expected)
-        counted = sum(peer in expected and (whole or peer not in early) for peer in present)
-        if self.quorum is None and counted >= quorum_of(len(expected), pace):
-            self.quorum = now
+        if self.quorum is None:
+            counted = expected & self.present.keys()
+            if len(counted) < len(expected):
+                counted = {peer for peer in counted if self.arrivals.get(peer, now) <= now}
+            if len(counted) >= quorum_of(len(expected), pace):
+                self.quorum = now
         return Arrivals(self.opened, self.first, self.quorum)
 
     def teach(self, tempo: Tempo, me: PeerId, redo: Sequence[Manifest], now: float) -> None:

@@ -22,6 +22,9 @@ MAX_NORM_RATIO = 10.0
 MIN_WEIGHT = 2.0**-126
 """A packet counts for something, however little: without a weight the manifest would be none."""
 
+MAX_NAMED = 8
+"""Of more members than these a reason says only how many they are."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
@@ -105,18 +108,23 @@ def closes_at(
     """
     if not present:
         return None, f"no packet yet of {len(expected)}"
-    missing = sorted(short(peer) for peer in expected if peer not in present)
+    missing = sorted(peer for peer in expected if peer not in present)
     if not missing:
         return -math.inf, f"all {len(present)} are in"
     if len(present) >= most:
         return -math.inf, f"{len(present)} are in, which is the most that a round takes"
-    waiting = f"{len(present)} in, waiting for {', '.join(missing)}"
+    waiting = f"{len(present)} in, waiting for {_named(missing)}"
     if arrivals.quorum is not None:
         grace = tempo.grace(arrivals.quorum - arrivals.opened)
         return arrivals.quorum + grace, f"{waiting}, {grace:.1f} s grace after the quorum"
     first = arrivals.first if arrivals.first is not None else arrivals.opened
     patience = tempo.patience(first - arrivals.opened)
     return first + patience, f"{waiting}, no quorum, {patience:.1f} s patience"
+
+
+def _named(peers: Sequence[PeerId]) -> str:
+    names = ", ".join(short(peer) for peer in peers[:MAX_NAMED])
+    return f"{names} and {len(peers) - MAX_NAMED} more" if len(peers) > MAX_NAMED else names
 
 
 def entries_of(

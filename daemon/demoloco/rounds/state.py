@@ -115,7 +115,7 @@ class State:
             case ev.MemberSeen(member):
                 if member.peer not in self.members:
                     self.aside.clear()  # it may have what the others lack
-                self.members.see(member, now)
+                self.members.see(member)
             case ev.MemberLost(peer):
                 self.members.lose(peer)
             case ev.OffersHeard():
@@ -185,8 +185,7 @@ class State:
         self._open(now)
         pending = event.pending
         if self.round is not None and pending is not None and pending.parent == self.round.parent:
-            self.round.mine = pending
-            self.held[pending.packet] = Held(pending, event.pending_norm)
+            self._have_made(self.round, pending, event.pending_norm)
         return [Note(f"standing at round {event.head.round}, head {short(event.head.digest)}")]
 
     def _on_offers_heard(self, event: ev.OffersHeard, now: float) -> None:
@@ -247,6 +246,7 @@ class State:
             self.tempo.travelled(seconds)
             self.held[event.packet] = Held(offer, event.norm)
             if self.round is not None and offer.parent == self.round.parent:
+                self.round.take_in(offer)
                 self.round.arrivals.setdefault(offer.contributor, now)
             if self.round is not None and offer.contributor in self.members.leaving():
                 self.round.announced = -math.inf  # it waits for that
@@ -299,12 +299,15 @@ class State:
     def _on_contributed(self, event: ev.Contributed, now: float) -> None:
         self.labour.contributing = False
         if self.round is not None and event.offer.parent == self.round.parent:
-            self.held[event.offer.packet] = Held(event.offer, event.norm)
-            self.round.mine = event.offer
+            self._have_made(self.round, event.offer, event.norm)
             self.round.told = now
             self.round.arrivals[self.settings.me] = now + self.tempo.travel()
             self.round.announced = -math.inf
             self.labour.ready = False
+
+    def _have_made(self, round_: OpenRound, mine: Offer, norm: float) -> None:
+        self.held[mine.packet] = Held(mine, norm)
+        round_.mine = round_.present[mine.contributor] = mine
 
     def _on_applied(self, event: ev.Applied, now: float) -> list[Effect]:
         assert self.chain is not None
@@ -391,4 +394,7 @@ class State:
         self.offers.keep(parents, wanted)
         offered = {offer.packet for parent in parents for offer in self.offers.under(parent)}
         self.held = {p: held for p, held in self.held.items() if p in offered or p in wanted}
+        for held in self.held.values():
+            if held.offer.parent == head.digest:
+                self.round.take_in(held.offer)
         self.errands.forget_idle()

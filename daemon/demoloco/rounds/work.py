@@ -6,7 +6,7 @@ trained while others are waited for is told later, with its weight.
 
 from __future__ import annotations
 
-from demoloco.rounds.closing import present, turns_of
+from demoloco.rounds.closing import turns_of
 from demoloco.rounds.effects import Contribute, Cut, Effect, Settle, Train
 from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import quorum_of
@@ -110,4 +110,4 @@ def _tells(state: State, round_: OpenRound, now: float) -> bool:
     silent = round_.opened + state.tempo.silence()
     if now < silent:
         state.wakes.append(silent)
-    return now >= silent and not present(state, round_)
+    return now >= silent and not round_.present
