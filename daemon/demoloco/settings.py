@@ -25,6 +25,10 @@ from demoloco.config import NodeConfig, RunConfig, Scalar, shown
 from demoloco.errors import ConfigError
 
 MAX_FILE_BYTES = 1024 * 1024
+REMOVED = ("grace_seconds", "grace_share", "succession_seconds")
+"""Waits that earlier versions kept in a run's configuration. Such a run goes on without them: how
+long a node waits is its own affair, and changes nothing of what all agree on."""
+
 PREFIX = "DEMOLOCO_"
 TASK_PREFIX = "TASK__"
 CONFIG_VARIABLE = "DEMOLOCO_CONFIG"
@@ -124,11 +128,29 @@ def run_config_bytes(config: RunConfig) -> bytes:
 
 
 def run_config_from_bytes(data: bytes) -> RunConfig:
-    """Read a run's configuration, which may be a peer's.
+    """Read a run's configuration, which may be a peer's. What is REMOVED is left out.
 
     Raises: ConfigError for bytes that are none, or that a newer version wrote.
     """
     where = "the run's configuration"
+    values = _read_agreed(data, where)
+    unknown = sorted({*values} - {*RUN_TYPES} - {*REMOVED})
+    if unknown:
+        raise ConfigError(
+            f"{where} has {shown(', '.join(unknown))}, which this version does not know; "
+            "it was started by a newer one: pip install -U demoloco-node"
+        )
+    known = {name: value for name, value in values.items() if name in RUN_TYPES}
+    return RunConfig(**{name: _typed(name, value, where) for name, value in known.items()})
+
+
+def removed_from_bytes(data: bytes) -> list[str]:
+    """What this configuration has of REMOVED; likewise."""
+    values = _read_agreed(data, "the run's configuration")
+    return [name for name in REMOVED if name in values]
+
+
+def _read_agreed(data: bytes, where: str) -> dict[str, Any]:
     if len(data) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{where} is longer than {MAX_CONFIG_BYTES} bytes; ask its creator")
     try:
@@ -137,13 +159,7 @@ def run_config_from_bytes(data: bytes) -> RunConfig:
         raise ConfigError(f"{where} is not JSON: {str(error)[:120]}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{where} is not a JSON object")
-    unknown = sorted(set(values) - set(RUN_TYPES))
-    if unknown:
-        raise ConfigError(
-            f"{where} has {shown(', '.join(unknown))}, which this version does not know; "
-            "it was started by a newer one: pip install -U demoloco-node"
-        )
-    return RunConfig(**{name: _typed(name, value, where) for name, value in values.items()})
+    return values
 
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
@@ -311,6 +327,8 @@ def _scalar_from_text(text: str) -> Scalar:
 
 # -- words ----------------------------------------------------------------------------------------
 def _unknown(name: str, known: Iterable[str], what: str = "setting") -> str:
+    if name.lower().removeprefix(PREFIX.lower()) in REMOVED:
+        return f"{shown(name)} is no setting any longer: waits are measured; leave it out"
     known = sorted(set(known))
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"

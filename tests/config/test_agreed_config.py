@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from demoloco.bounds import MAX_CONFIG_BYTES
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError
-from demoloco.settings import differences, run_config_bytes, run_config_from_bytes
+from demoloco.settings import (
+    differences,
+    removed_from_bytes,
+    run_config_bytes,
+    run_config_from_bytes,
+)
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,20}", fullmatch=True)
 scalars = (
@@ -94,6 +99,15 @@ def test_what_is_no_configuration_is_refused_in_words(data: bytes, words: str) -
     with pytest.raises(ConfigError, match=words) as caught:
         run_config_from_bytes(data)
     assert len(str(caught.value)) < 400
+
+
+def test_a_run_of_an_earlier_version_goes_on_without_its_waits() -> None:
+    data = b'{"grace_seconds":1.0,"grace_share":0.2,"k":32,"succession_seconds":5.0}'
+    assert run_config_from_bytes(data) == RunConfig(k=32)
+    assert removed_from_bytes(data) == ["grace_seconds", "grace_share", "succession_seconds"]
+    assert removed_from_bytes(run_config_bytes(RunConfig())) == []
+    with pytest.raises(ConfigError, match="started by a newer one"):
+        run_config_from_bytes(b'{"grace_minutes":1.0,"grace_seconds":1.0}')
 
 
 @given(

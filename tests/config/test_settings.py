@@ -151,6 +151,7 @@ def test_a_set_is_read_in_the_type_of_its_field(text: str, name: str, value: obj
         ("inner_steps", "write it as name=value"),
         ("inner_step=20", "unknown setting 'inner_step'; did you mean inner_steps?"),
         ("task_args=1", "unknown setting 'task_args'"),
+        ("grace_seconds=1", "'grace_seconds' is no setting any longer: waits are measured"),
         ("inner_steps=2.5", "inner_steps must be a whole number, not '2.5'"),
         ("alpha=much", "alpha must be a number, not 'much'"),
         ("ladder=8,x", "ladder must be whole numbers"),
@@ -202,6 +203,7 @@ def test_a_missing_or_monstrous_file_is_refused(tmp_path: Path) -> None:
     ("environ", "words"),
     [
         ({"DEMOLOCO_INNERSTEPS": "1"}, "did you mean DEMOLOCO_INNER_STEPS?"),
+        ({"DEMOLOCO_GRACE_SHARE": "1"}, "'DEMOLOCO_GRACE_SHARE' is no setting any longer"),
         ({"DEMOLOCO_TASK_DEPTH": "1"}, "unknown setting 'DEMOLOCO_TASK_DEPTH'"),
         ({"DEMOLOCO_K": "x"}, "environment DEMOLOCO_K: k must be a whole number, not 'x'"),
         ({"DEMOLOCO_HOME": ""}, "environment DEMOLOCO_HOME: home must be a path"),

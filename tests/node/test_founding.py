@@ -294,6 +294,18 @@ def half_of_it(path: Path) -> None:
     path.write_bytes(b"half")
 
 
+async def test_a_run_of_an_earlier_version_is_entered_under_its_own_name_with_a_warning(
+    desk: Desk, theirs: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    genesis = (await theirs.run()).genesis
+    config = genesis.config.replace(b'{"', b'{"grace_seconds":2.0,"', 1)
+    desk.seeds.genesis = old = replace(genesis, config=config)
+    run = await desk.run(*SEEDS)
+    assert run.digest == run_of(old) != run_of(genesis)
+    assert "settings of an earlier version have no effect" in caplog.text
+    assert "grace_seconds" in caplog.text
+
+
 def test_the_runs_name_follows_from_its_genesis_alone() -> None:
     genesis = Genesis(
         config=run_config_bytes(RunConfig()),

@@ -25,7 +25,13 @@ from demoloco.node.disk import Disk
 from demoloco.node.report import Report
 from demoloco.outer.agreed import Coefficients, digest_parts
 from demoloco.rounds.rules import genesis_head
-from demoloco.settings import Settings, differences, run_config_bytes, run_config_from_bytes
+from demoloco.settings import (
+    Settings,
+    differences,
+    removed_from_bytes,
+    run_config_bytes,
+    run_config_from_bytes,
+)
 from demoloco.store.port import Store
 from demoloco.swarm.port import Swarm
 from demoloco.types import Digest, Genesis, PeerId, short
@@ -174,6 +180,8 @@ class Founding:
     # -- a run that there is -----------------------------------------------------------------------
     async def _enter(self, genesis: Genesis, whose: str, report: Report) -> Run:
         config = run_config_from_bytes(genesis.config)
+        if removed := removed_from_bytes(genesis.config):
+            report.warn("settings of an earlier version have no effect", names=", ".join(removed))
         layout = layout_from_bytes(genesis.layout)
         self._compare_with_wishes(config, whose)
 
