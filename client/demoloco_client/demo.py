@@ -169,10 +169,10 @@ class Demo:
 
     def _explain(self, first: StatusReply, address: str) -> None:
         another = quote(str(self._home / f"node{self._plan.nodes + 1}"))
-        self._say(
-            f"{render.count(first.parameters)} parameters on {first.device}, "
-            f"{first.inner_steps} inner steps between two rounds"
-        )
+        steps = str(first.inner_steps or "as many")
+        end = "between two rounds" if first.inner_steps else "as there is time for in each round"
+        parameters = render.count(first.parameters)
+        self._say(f"{parameters} parameters on {first.device}, {steps} inner steps {end}")
         self._say("")
         join = f"{as_typed('demoloco-node')} --home {another} --peers {address}"
         look = f"{as_typed('demoloco')} status --home {quote(str(self._nodes[0].home))}"
@@ -320,7 +320,7 @@ def _row(node: LocalNode, left: bool) -> list[Text]:
             node.name,
             "" if status.phase == JOINING else str(status.round),
             status.phase,
-            f"{status.inner_step}/{status.inner_steps}",
+            render.step(status),
             render.number(status.loss, status, "loss"),
             f"{status.samples_per_second:.1f}",
             render.size(status.bytes_sent),

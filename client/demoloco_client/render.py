@@ -67,8 +67,8 @@ def _lines(reply: StatusReply) -> Iterable[tuple[str, str]]:
     yield "run", f"{reply.run_name}   {reply.run_id[:16]}   task {reply.task}, {reply.method}"
     yield (
         "state",
-        f"round {reply.round}, {reply.phase}, inner step {reply.inner_step} of "
-        f"{reply.inner_steps}   fingerprint {reply.fingerprint[:8] or '–'}",
+        f"round {reply.round}, {reply.phase}, inner step {step(reply, ' of ')}   "
+        f"fingerprint {reply.fingerprint[:8] or '–'}",
     )
     if reply.why:
         yield "now", reply.why
@@ -121,10 +121,16 @@ def status_line(reply: StatusReply) -> str:
     """The status on one line, for `watch` where there is no terminal."""
     return (
         f"{time.strftime('%H:%M:%S')} round={reply.round} phase={reply.phase!r} "
-        f"step={reply.inner_step}/{reply.inner_steps} loss={number(reply.loss, reply, 'loss')} "
+        f"step={step(reply)} loss={number(reply.loss, reply, 'loss')} "
         f"eval_loss={number(reply.eval_loss, reply, 'eval_loss')} "
         f"samples_per_second={reply.samples_per_second:.1f} members={len(reply.members)}"
     )
+
+
+def step(reply: StatusReply, between: str = "/") -> str:
+    """The inner step, and of how many where that is fixed."""
+    steps = f"{between}{reply.inner_steps}" if reply.inner_steps else ""
+    return f"{reply.inner_step}{steps}"
 
 
 def loss(reply: StatusReply) -> str:

@@ -35,6 +35,13 @@ def test_a_node_that_knows_nothing_yet_has_a_screen_too() -> None:
     assert text == golden("status_joining.txt", text)
 
 
+def test_steps_of_which_nobody_knows_how_many_there_are_are_counted_alone() -> None:
+    reply = to_reply(dataclasses.replace(FULL, inner_steps=0))
+    assert "inner step 31   " in printed(render.status_screen(reply))
+    assert " step=31 " in render.status_line(reply)
+    assert " step=31/50 " in render.status_line(to_reply(FULL))
+
+
 def test_a_peers_words_steer_no_terminal() -> None:
     peer = MemberStatus(peer_id="\x1b[2Jevil", phase="[red]x\n\x9b2J")
     text = printed(render.status_screen(to_reply(Status(members=(peer,)))), force_terminal=False)

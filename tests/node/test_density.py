@@ -194,6 +194,12 @@ def test_a_fast_node_has_the_time_in_which_a_quorum_trains() -> None:
     assert among.packets(8, others=slow, **fast)[-1] > k
 
 
+def test_where_the_run_says_how_long_a_round_trains_the_packet_fits_into_that() -> None:
+    desk = Desk(config=RunConfig(round_seconds=20.0, inner_steps=1))
+    desk.packets(2, up=0.2 * MBIT)
+    assert " of 20.0 s on 0.2 Mbit/s up" in desk.density.why
+
+
 def test_a_ladder_of_one_rung_is_a_fixed_k() -> None:
     desk = Desk(config=RunConfig(k=32, ladder=(32,)))
     assert desk.packets(5, up=1000 * MBIT, others=others(1000 * MBIT)) == [32] * 5

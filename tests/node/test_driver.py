@@ -34,6 +34,7 @@ from demoloco.worker.port import (
     Failed,
     GiftTried,
     Lapsed,
+    Progress,
     Saved,
     Skipped,
     TakeAgreed,
@@ -119,13 +120,13 @@ class Crew(FakeCrew):
 class Desk:
     """A driver whose machine is a script."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **run: Any) -> None:
         self.scribe = Scribe()
         self.journal: list[str] = []
         self.script = Script()
         self.crew = Crew()
         self.disk = Disk()
-        self.config = RunConfig(k=8)
+        self.config = RunConfig(k=8, **run)
         self.swarm = Wire(self.journal, self.scribe)
         self.report = report_of()
         parts: dict[str, Any] = {
@@ -305,6 +306,30 @@ async def test_while_the_disk_is_full_nobody_is_to_wait_for_this_node_and_it_tra
     assert phases == [Phase.EXCHANGING, Phase.CATCHING_UP, Phase.EXCHANGING]
     assert Train(round=Round(1), steps=desk.config.inner_steps) in desk.crew.told
     await desk.stop()
+
+
+async def test_while_the_disk_is_full_it_trains_for_as_long_as_a_round_where_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not until it is cut: nobody cuts it meanwhile."""
+    monkeypatch.setattr(room_module, "ROOM_SECONDS", 0.01)
+    desk = Desk(tmp_path, round_seconds=8.0)
+    manifest = desk.scribe.manifest(GENESIS, [desk.scribe.told(GENESIS)])
+    desk.script.round = OpenRound(Round(1), GENESIS.digest, 0.0, frozenset())
+    await desk.parts.stance.settle(GENESIS, None, None)
+    doings = desk.driver._doings
+    told = {"round": Round(1), "step": 1, "steps": 0, "loss": 1.0, "learning_rate": 0.1}
+    doings.hear_worker(Progress(**told, samples_per_second=10.0, learnt=16), _never_spawn)
+    fails(desk, monkeypatch, "commit", *(no_room() for _ in range(5)))
+    await desk.drive(ev.Woken(), ef.Commit(manifest), ef.Apply((), (manifest,)))
+    await desk.script.hears(ev.Applied)
+    assert Train(round=Round(1), steps=5) in desk.crew.told
+    await desk.stop()
+    await desk.close()
+
+
+def _never_spawn(work: Coroutine[Any, Any, None]) -> None:
+    raise AssertionError
 
 
 async def test_a_node_that_is_to_leave_waits_for_no_room(

@@ -170,7 +170,7 @@ class Node:
             task=run.config.task,
             method=run.config.method,
             addresses=full,
-            inner_steps=run.config.inner_steps,
+            inner_steps=run.config.inner_steps if run.config.round_seconds == 0 else 0,
             k=parts.stance.density.k,
             k_why=parts.stance.density.why,
             parameters=run.layout.parameters,

@@ -173,6 +173,8 @@ class Density:
         times = sorted(samples / speed for speed in speeds if speed > 0)
         if not around.speed:
             return 0.0
+        if config.round_seconds > 0:
+            return config.round_seconds
         return max(samples / around.speed, times[math.ceil(config.quorum * len(times)) - 1])
 
 

@@ -160,7 +160,14 @@ class Doings:
         """The round waits for the disk; what is learnt meanwhile is owed like all that is."""
         state = self._parts.machine.state
         if state.round is not None and self._parts.stance.standing is not None:
-            self._parts.stance.train(ef.Train(state.round.round, self._parts.config.inner_steps))
+            self._parts.stance.train(ef.Train(state.round.round, self._steps_of_a_round()))
+
+    def _steps_of_a_round(self) -> int:
+        """A number, for meanwhile nobody cuts them."""
+        config = self._parts.config
+        if config.round_seconds == 0:
+            return config.inner_steps
+        return max(1, int(config.round_seconds * self._speed / config.batch_size))
 
     # -- words -------------------------------------------------------------------------------------
     def say(self, phase: Phase, head: Head | None) -> None:
