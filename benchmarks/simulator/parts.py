@@ -21,7 +21,8 @@ def digest(*parts: object) -> Digest:
 
 def newcomer(name: PeerId) -> Member:
     """What a node says of itself first."""
-    return Member(peer=name, run=RUN, addresses=(), head=None, phase=Phase.JOINING, sequence=0)
+    where = (f"/sim/{name}",)  # without one, leaving is a goodbye
+    return Member(peer=name, run=RUN, addresses=where, head=None, phase=Phase.JOINING, sequence=0)
 
 
 @dataclass

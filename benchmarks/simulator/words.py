@@ -14,7 +14,7 @@ from benchmarks.simulator import sizes
 from demoloco.rounds import events as ev
 from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Relay, Silent, draw
 from demoloco.swarm.roster import Roster, is_goodbye
-from demoloco.swarm.talk import Talk
+from demoloco.swarm.talk import Talk, for_leavers
 from demoloco.swarm.tidings import Tidings, Told
 from demoloco.types import Manifest, Member, Offer, PeerId, Phase
 
@@ -246,6 +246,8 @@ class MouthToMouth:
             return
         if self._talk.hold(offers):
             self._flush_soon()
+        for peer, batch in for_leavers(offers, self.roster):
+            self._send_batch(peer, batch)
         summary = self._talk.summary()
         for peer in draw(self._rng, list(self.roster), COMPARED_WITH) if summary else ():
             self._send_batch(peer, summary)

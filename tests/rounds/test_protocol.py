@@ -63,6 +63,9 @@ def test_the_document_names_the_bounds_of_the_code() -> None:
         f"{tempo.PATIENCE_SHARE * tempo.PATIENCE_SECONDS:.0f} while",
         f"{rules.MAX_NORM_RATIO:.0f} times the median",
         f"up to {facts.MAX_RETRY_SECONDS:.0f} seconds",
+        f"Where more than {decide.MANY} others",
+        f"the first {decide.ENOUGH} in the line",
+        f"{decide.ENOUGH} members have the round",
         f"failed {facts.MAX_TRIES} times",
         f"at most {open_round.MAX_PARENTS} parents, the oldest goes, and {open_round.MAX_OFFERS}",
         f"More than {chain.MAX_REPLAY} rounds behind",
@@ -75,6 +78,13 @@ def test_the_document_names_the_bounds_of_the_code() -> None:
         f"The last {facts.MAX_REFUSED} refusals",
     ):
         assert phrase in text
+
+
+def test_a_swarm_is_large_for_a_leaver_where_words_go_from_mouth_to_mouth() -> None:
+    from demoloco.rounds import decide
+    from demoloco.swarm import gossip
+
+    assert decide.MANY == gossip.DIRECT
 
 
 def test_lines_of_the_document_are_short() -> None:

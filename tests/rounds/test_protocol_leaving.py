@@ -9,6 +9,7 @@ import pytest
 
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
+from demoloco.rounds.decide import ENOUGH, MANY
 from demoloco.rounds.rules import head_of
 from demoloco.rounds.tempo import TURN_UNMEASURED
 from demoloco.types import Phase
@@ -163,6 +164,45 @@ def test_where_all_leave_they_close_their_last_round_together(me: str, other: st
     desk.apply()
     assert desk.wants(ef.Stop) == []  # the other is to have it
     desk.see(other, desk.head, Phase.LEAVING)
+    assert desk.wants(ef.Stop) == [ef.Stop()]
+
+
+def _one_of_many(phase: Phase = Phase.TRAINING, others: int = MANY + 1) -> tuple[Desk, list[str]]:
+    """A leaver whose packet for round 2 is out, and the others in the order of the line."""
+    names = [f"peer{n:02d}" for n in range(others)]
+    desk = Desk("leaver").settle_round(*names)
+    for name in names:
+        desk.see(name, desk.head, phase)
+    desk.hear(ev.LeaveRequested())
+    desk.train(3)
+    desk.hear(ev.Contributed(offer("leaver", desk.head, samples=3), 1.0))
+    return desk, list(in_line(desk.head.digest, *names))
+
+
+def test_a_leaver_of_a_large_swarm_stops_when_the_first_in_the_line_have_its_packet() -> None:
+    """[P142]"""
+    for others, stops in ((MANY, 0), (MANY + 1, 1)):
+        desk, line = _one_of_many(others=others)
+        mine = (offer("leaver", desk.head, samples=3),)
+        for peer in (*line[ENOUGH:], *line[: ENOUGH - 1]):
+            desk.hear(ev.OffersHeard(PeerId(peer), mine))
+            assert desk.wants(ef.Stop) == []
+        desk, line = _one_of_many(others=others)
+        for peer in line[:ENOUGH]:
+            desk.hear(ev.OffersHeard(PeerId(peer), mine))
+        assert len(desk.wants(ef.Stop)) == stops
+
+
+@pytest.mark.parametrize(("phase", "needed"), [(Phase.TRAINING, ENOUGH), (Phase.LEAVING, MANY + 1)])
+def test_a_leaver_of_a_large_swarm_stops_when_some_have_the_round_with_its_packet(
+    phase: Phase, needed: int
+) -> None:
+    """[P143]"""
+    desk, line = _one_of_many(phase)
+    desk.get(manifest(desk.head, [offer("leaver", desk.head, samples=3)], line[0], ("founder",)))
+    for peer in line[:needed]:
+        assert desk.wants(ef.Stop) == []
+        desk.see(peer, desk.head, phase)
     assert desk.wants(ef.Stop) == [ef.Stop()]
 
 

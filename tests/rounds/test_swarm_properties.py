@@ -137,6 +137,33 @@ def _handover(seed: int, when: type[ef.Effect] | None, at_once: bool) -> tuple[f
     return took, world
 
 
+def test_a_leaver_of_a_large_swarm_is_gone_in_seconds_and_its_packet_is_in_the_chain() -> None:
+    """Though not every word reaches all: so many words go from mouth to mouth."""
+    world = World(1, [1.0] * 16, Faults(delay=(0.02, 0.15)))
+    assert world.by_mouth
+    nodes = list(world.nodes.values())
+    nodes[0].start()
+    world.run(5)
+    for node in nodes[1:]:
+        node.start()
+    world.run(60)
+    for leaver in nodes[4:7]:
+        leaver.hear(ev.LeaveRequested())
+        began = world.now
+        while leaver.alive:
+            world.run(0.5)
+        assert world.now - began < 8
+        world.run(23)
+        round_ = leaver.machine.state.round
+        assert round_ is not None
+        head = nodes[0].disk.head
+        assert head is not None
+        told = [entry.packet for one in nodes[0].disk.chain(head.digest) for entry in one.entries]
+        owed = leaver.machine.state.labour.owed_samples
+        assert owed == 0 if round_.mine is None else round_.mine.packet in told
+    assert_one_chain(alive(world))
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("when", [ef.Announce, ef.Contribute, ef.Propose, ef.Publish])
 def test_a_proposer_that_leaves_costs_no_round_and_no_waiting(

@@ -34,6 +34,7 @@ class Ear:
             network, Identity.new(), address=address, seeds=seeds, timing=TIMING
         )
         self.peer = self.swarm.peer_id
+        self.said = 0
         self.members: set[PeerId] = set()
         self.lost: list[PeerId] = []
         self.offers: dict[Digest, set[PeerId]] = {}  # packet → holders
@@ -52,12 +53,11 @@ class Ear:
             case ManifestHeard(_, manifest):
                 self.manifests.append(manifest.digest)
 
-    def speak(self) -> None:
+    def speak(self, phase: Phase = Phase.TRAINING) -> None:
         self.swarm.enter(RUN)
-        addresses = self.swarm.addresses
-        self.swarm.say(
-            replace(MEMBER, peer=self.peer, run=RUN, addresses=addresses, phase=Phase.TRAINING)
-        )
+        self.said += 1
+        here = replace(MEMBER, peer=self.peer, run=RUN, addresses=self.swarm.addresses)
+        self.swarm.say(replace(here, phase=phase, sequence=MEMBER.sequence + self.said))
 
 
 class Swarm:
@@ -184,6 +184,21 @@ def test_offers_reach_all_and_only_who_holds_a_packet_counts_as_its_holder(monke
                 for offer in offers:
                     assert node.offers.get(offer.packet, set()) <= {offer.contributor}
             assert swarm.most_calls(Method.ANNOUNCE) <= 100  # to all it would be 23 for each offer
+
+    in_virtual_time(story())
+
+
+def test_who_is_leaving_hears_at_once_of_all_who_hold_its_packet() -> None:
+    async def story() -> None:
+        async with Swarm() as swarm:
+            leaver, *others = swarm.nodes
+            leaver.speak(Phase.LEAVING)
+            await asyncio.sleep(5)
+            mine = offer_of(leaver)
+            for node in others:
+                await node.swarm.announce([mine])
+            await asyncio.sleep(0.5)
+            assert leaver.offers[mine.packet] == {node.peer for node in others}
 
     in_virtual_time(story())
 

@@ -26,12 +26,19 @@ from demoloco.rounds.open_round import OpenRound
 from demoloco.rounds.rules import (
     head_of,
     heavier,
+    line,
     missing_bytes,
     offers_of,
 )
 from demoloco.rounds.state import SNAPSHOT, State
 from demoloco.rounds.work import work
-from demoloco.types import Digest, Head, Offer
+from demoloco.types import Digest, Head, Offer, PeerId
+
+MANY = 8
+"""Up to so many other members hear every word (swarm/gossip.py: DIRECT)."""
+
+ENOUGH = 3
+"""Where they are more, a leaver goes when so many of those that matter have what it leaves."""
 
 ANNOUNCE_SECONDS = 3.0
 """What I hold for the open round is announced again this often: words get lost."""
@@ -254,8 +261,21 @@ def _all_told(state: State) -> bool:
         # manifest that is known may be without it; and a node alone closes the round itself.
         crowd = len(live) >= state.settings.pace.max_contributors
         waiting = crowd or not live or state.target() is not None
-        return not waiting and live <= {*state.offers.holders(mine.packet)}
-    return not state.members.behind(state.chain.head)
+        return not waiting and _closers(state, live) <= {*state.offers.holders(mine.packet)}
+    behind = state.members.behind(state.chain.head)
+    if live and len(state.members) > MANY:  # where all leave, those behind would be alone with it
+        return len(live | state.members.leaving()) - len(behind) >= ENOUGH
+    return not behind
+
+
+def _closers(state: State, live: frozenset[PeerId]) -> frozenset[PeerId]:
+    """Who must have a leaver's packet, so that it is in when the round is closed."""
+    if len(state.members) <= MANY:
+        return live
+    assert state.chain is not None
+    parent = state.chain.head.digest
+    order = line(parent, state.chain.contributors(parent), live)
+    return frozenset([peer for peer in order if peer in live][:ENOUGH])
 
 
 def _speak(state: State) -> list[Effect]:

@@ -40,7 +40,9 @@ PATIENCE_SECONDS = 15.0
 """Without a quorum a round waits at most this share of the time that its first packet took, or
 these seconds if they are more."""
 
-TURN_FLOOR = 1.0
+TURN_FLOOR = 2.0
+"""With 1 second ten times as many proposals crossed in troubled swarms."""
+
 TURN_CEILING = 15.0
 TURN_UNMEASURED = 5.0
 

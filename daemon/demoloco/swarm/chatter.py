@@ -16,7 +16,7 @@ from demoloco.errors import PacketError
 from demoloco.swarm import calls
 from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Relay, draw
 from demoloco.swarm.port import ManifestHeard, OffersHeard
-from demoloco.swarm.talk import Talk, Told
+from demoloco.swarm.talk import Talk, Told, for_leavers
 from demoloco.swarm.transport import Method, Refused, Unreachable
 from demoloco.types import Manifest, Offer, PeerId, short
 from demoloco.wire import digest_of
@@ -60,6 +60,8 @@ class Chatter:
             return
         self._talk.hold(offers)
         self._flush_soon()
+        for peer, batch in for_leavers(offers, here.roster):
+            self._spawn(self._tell(peer, batch))
         if summary := self._talk.summary():
             for peer in draw(here.rng, tuple(here.roster), COMPARED_WITH):
                 self._spawn(self._tell(peer, summary))

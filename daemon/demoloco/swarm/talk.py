@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from demoloco.swarm.gossip import Batch, Rumours
-from demoloco.types import Digest, Offer, PeerId
+from demoloco.swarm.roster import Roster
+from demoloco.types import Digest, Offer, PeerId, Phase
 
 MAX_PARENTS = 4
 MAX_OFFERS = 256
@@ -32,6 +33,16 @@ def name_of(offer: Offer) -> int:
     text = offer.packet + offer.parent + offer.contributor.encode()
     figures = struct.pack("<QQQ", offer.round, offer.samples, offer.size)
     return int.from_bytes(blake2b(text + figures, digest_size=8).digest(), "little")
+
+
+def for_leavers(offers: Iterable[Offer], roster: Roster) -> list[tuple[PeerId, Batch]]:
+    """Who is on its way out is told straight who holds its packet: it waits for that."""
+    rows = [(offer, roster.row(offer.contributor)) for offer in offers]
+    return [
+        (offer.contributor, Batch(offers=(offer,)))
+        for offer, row in rows
+        if row is not None and row.member.phase is Phase.LEAVING
+    ]
 
 
 @dataclass(slots=True)
