@@ -20,11 +20,11 @@ from functools import partial
 from typing import Self
 
 from demoloco.swarm import link
+from demoloco.swarm.congestion import begins_slowly
 from demoloco.swarm.limits import Gate
 from demoloco.swarm.link import Far, Lesson, RoundTrips, Way
 from demoloco.swarm.pacing import Pacer
 from demoloco.swarm.port import Link
-from demoloco.swarm.slow_start import begins_slowly
 from demoloco.types import PeerId
 
 DOWNLOADS_AT_ONCE = 4

@@ -8,7 +8,6 @@ a packet of 100 kB would else never show more than a few Mbit/s 100 ms away.
 from __future__ import annotations
 
 from itertools import takewhile
-from pathlib import Path
 
 WINDOW_BYTES = 10 * 1448
 """The first one (RFC 6928)."""
@@ -18,9 +17,6 @@ MAX_IDLE_SHARE = 0.5
 TRIP_SHARE = 0.93
 """Of a measured round trip: so much it takes at least; the rest may be the peers' own time."""
 STEPS = 24
-SYSCTL = Path("/proc/sys/net/ipv4")
-NEVER_IDLE = ("bbr",)
-"""Congestion controls that do not begin anew after a pause."""
 
 
 def idle_seconds(size: int, seconds: float, round_trip: float, connections: int) -> float:
@@ -37,16 +33,6 @@ def idle_seconds(size: int, seconds: float, round_trip: float, connections: int)
         idle = sum(max(0.0, trip - window * busy / size) for window in windows)
         low, high = (busy, high) if busy + idle < seconds else (low, busy)
     return min(seconds - high, MAX_IDLE_SHARE * seconds)
-
-
-def begins_slowly(sysctl: Path = SYSCTL) -> bool:
-    """Whether this machine's connections do so after a pause; where it does not tell: yes."""
-    try:
-        after_idle = (sysctl / "tcp_slow_start_after_idle").read_text().strip()
-        control = (sysctl / "tcp_congestion_control").read_text().strip()
-    except OSError:
-        return True
-    return after_idle != "0" and control not in NEVER_IDLE
 
 
 def _windows(size: int, connections: int) -> list[int]:
