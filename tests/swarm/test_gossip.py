@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from demoloco.rounds.decide import MANY
 from demoloco.swarm import gossip
 from demoloco.swarm.doubts import MAX_ASKED, MAX_SILENT, OTHERS_SHARE, Doubts
 from demoloco.swarm.gossip import (
@@ -94,6 +95,11 @@ def test_all_records_together_cost_the_same_in_a_swarm_of_any_size() -> None:
 )
 def test_only_what_all_must_know_soon_is_told_soon(change: dict[str, object], same: bool) -> None:
     assert same_standing(MEMBER, replace(MEMBER, **change)) is same
+
+
+def test_the_round_machine_calls_many_what_is_no_small_swarm() -> None:
+    assert is_small(MANY)
+    assert not is_small(MANY + 1)
 
 
 def test_partners_are_drawn_by_chance_and_never_more_than_there_are() -> None:
