@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from benchmarks.simulator import sizes
 from benchmarks.simulator.parts import RUN, SNAPSHOT_EVERY, Disk, digest, newcomer
@@ -226,6 +226,8 @@ class SimNode:
             case ef.Stop():
                 self.alive = False
                 self.words.goodbye()
+            case _:
+                assert_never(effect)
 
     def _wake(self, at: float) -> None:
         if self.waking == at:

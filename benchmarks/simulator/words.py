@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarks.simulator import sizes
 from demoloco.rounds import events as ev
+from demoloco.swarm.chatter import COMPARED_WITH
 from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Relay, Silent, draw
+from demoloco.swarm.pulse import REST_SHARE
 from demoloco.swarm.roster import Roster, is_goodbye
 from demoloco.swarm.talk import Talk, for_leavers
 from demoloco.swarm.tidings import Tidings, Told
+from demoloco.swarm.timing import Timing
 from demoloco.types import Manifest, Member, Offer, PeerId, Phase
 
 if TYPE_CHECKING:
     from benchmarks.simulator.node import SimNode
 
-HEARTBEAT = 2.0
-SILENCE = 7.0
-PATIENCE = 10.0
-CALL_SECONDS = PATIENCE / 4
-BATCH_SECONDS = 0.25
-REST_SHARE = 0.25
-COMPARED_WITH = 2
+TIMING = Timing()
+HEARTBEAT = TIMING.heartbeat_seconds
+SILENCE_SECONDS = 7.0
+"""After which `ToAll` gives up a member."""
 MAX_DIALS = 2
 
 
@@ -77,7 +77,7 @@ class ToAll:
         for other in world.others(node):
             world.send(node, other, lambda o=other, m=node.member: self._at(o)._see(m))
         for peer, seen in list(self._last_seen.items()):
-            if world.now - seen > SILENCE:
+            if world.now - seen > SILENCE_SECONDS:
                 self._forget(peer)
         node.later(HEARTBEAT, self._beat)
 
@@ -113,7 +113,7 @@ class MouthToMouth:
         self._node, self._world = node, node.world
         self._rng = self._world.random
         self.roster = Roster(node.name)
-        self.tidings = Tidings(self.roster, self._rng, HEARTBEAT, PATIENCE)
+        self.tidings = Tidings(self.roster, self._rng, HEARTBEAT, TIMING.patience_seconds)
         self._talk = Talk(node.name)
         self._relay = Relay()
         self._greeting: set[PeerId] = set()
@@ -158,7 +158,7 @@ class MouthToMouth:
             self._lose(peer)
         due = [peer for peer, (at, _) in self._absent.items() if at <= now]
         for peer in due[:MAX_DIALS]:
-            pause = min(2 * self._absent[peer][1], 300.0)
+            pause = min(2 * self._absent[peer][1], TIMING.known_retry_seconds)
             self._absent[peer] = (now + pause * self._rng.uniform(0.5, 1.5), pause)
             self._greet(peer)
         self._beat_at(now + HEARTBEAT * self._rng.uniform(0.9, 1.1))
@@ -259,7 +259,7 @@ class MouthToMouth:
 
     def _flush(self) -> None:
         self._flushing = False
-        self._next_flush = self._world.now + BATCH_SECONDS
+        self._next_flush = self._world.now + TIMING.batch_seconds
         for peer in draw(self._rng, list(self.roster), PARTNERS):
             if batch := self._talk.batch_for(peer):
                 self._send_batch(peer, batch)
@@ -338,7 +338,7 @@ class MouthToMouth:
         other = world.nodes[peer]
 
         def give_up() -> None:
-            node.later(CALL_SECONDS, lambda: failed(False))
+            node.later(TIMING.ask_seconds, lambda: failed(False))
 
         def arrive() -> None:
             if not other.alive and world.joined(node, other) and world.refuses:
