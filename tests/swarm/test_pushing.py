@@ -179,18 +179,46 @@ def test_wrong_bytes_of_a_member_that_passes_on_are_fetched_anew() -> None:
     assert dropped == 1
 
 
-def test_only_a_packets_contributor_begins_it_and_bids_to_pass_it_on() -> None:
-    async def story() -> tuple[int, int, int]:
+def test_only_a_packets_contributor_bids_to_pass_it_on() -> None:
+    async def story() -> tuple[int, int]:
         async with linked([FAST] * 3) as (_, (owner, other, reader)):
             offer, data = offered(owner, 90 * KIB)
-            plain, relayed = pieces(offer, data)[0], pieces(offer, data, pass_on=True)[0]
-            await push(other, reader, plain)  # nobody said that it comes
             with pytest.raises(Refused, match="another's packet"):
-                await push(other, reader, relayed)
-            book = reader.swarm._standing.arriving
-            return len(book._of), reader.swarm.traffic.dropped, owner.swarm.traffic.blobs_received
+                await push(other, reader, pieces(offer, data, pass_on=True)[0])
+            return reader.swarm.traffic.dropped, owner.swarm.traffic.blobs_received
 
-    assert in_virtual_time(story()) == (0, 1, 0)
+    assert in_virtual_time(story()) == (1, 0)
+
+
+def test_a_contributors_word_counts_more_than_another_members() -> None:
+    async def story() -> tuple[bytes, bytes]:
+        async with linked([FAST] * 3) as (_, (owner, liar, reader)):
+            offer, data = offered(owner, 90 * KIB)
+            false = Offer(**{**fields(offer), "packet": bytes(32)})
+            await push(liar, reader, pieces(false, data)[0])
+            for piece in pieces(offer, data):
+                await push(owner, reader, piece)
+            await push(liar, reader, pieces(false, data)[1])
+            owner.shelf.blobs.clear()  # nobody could be asked for it
+            blob = BlobRef(digest=offer.packet, size=offer.size)
+            return await reader.swarm.fetch(blob, [owner.peer], packet=True), data
+
+    came, data = in_virtual_time(story())
+    assert came == data
+
+
+def test_what_is_passed_on_may_come_before_the_contributors_word() -> None:
+    async def story() -> tuple[bytes, bytes]:
+        async with linked([FAST] * 3) as (_, (owner, other, reader)):
+            offer, data = offered(owner, 90 * KIB)
+            for piece in pieces(offer, data):
+                await push(other, reader, piece)
+            owner.shelf.blobs.clear()
+            blob = BlobRef(digest=offer.packet, size=offer.size)
+            return await reader.swarm.fetch(blob, [owner.peer], packet=True), data
+
+    came, data = in_virtual_time(story())
+    assert came == data
 
 
 def test_a_stranger_is_refused_and_counted() -> None:

@@ -1,8 +1,7 @@
 """Packets that come unasked, piece by piece, until somebody here wants them.
 
-Rule: only a packet's contributor can begin one, one for each round; what it or a member that passes
-it on sends beyond that is not kept. The bytes are checked like fetched ones, and what does not come
-is fetched.
+Rule: one of each contributor for each round, the one that it says itself; what is passed on may be
+here before its word. The bytes are checked like fetched ones, and what does not come is fetched.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Arriving:
     def begin(self, offer: Offer, teller: PeerId) -> None:
         """The teller says that it sends this packet of its own."""
         if offer.contributor == teller and offer.size <= MAX_PUSHED_BYTES:
-            self._coming(offer)
+            self._coming(offer, own=True)
 
     def accept(self, piece: Piece, sender: PeerId) -> bool:
         """Keep this piece; whether it is one that was lacking.
@@ -80,7 +79,7 @@ class Arriving:
         own = sender == piece.offer.contributor
         if piece.pass_on and not own:
             raise PacketError("a piece of another's packet that is to be passed on")
-        coming = self._coming(piece.offer) if own else self._known(piece.offer)
+        coming = self._coming(piece.offer, own=own)
         if coming is None or coming.closed or coming.overlaps(piece):
             return False
         coming.pieces[piece.offset] = piece.data, sender
@@ -114,21 +113,19 @@ class Arriving:
         slow = coming.offer.size / up if up else 0.0
         return coming.last + min(MAX_QUIET_SECONDS, QUIET_SECONDS + slow) - here.now()
 
-    def _known(self, offer: Offer) -> _Coming | None:
-        coming = self._of.get((offer.contributor, offer.round))
-        return coming if coming is not None and coming.offer == offer else None
-
-    def _coming(self, offer: Offer) -> _Coming | None:
-        """Its place here, if there is one for it: its contributor says so."""
-        known = self._known(offer)
-        if known is not None or self.receive is None or not self._is_due(offer):
-            return known
-        self._forget()
-        if len(self._of) >= MAX_ARRIVING:
-            return None
+    def _coming(self, offer: Offer, *, own: bool) -> _Coming | None:
+        """Its place here, if there is one for it; its contributor's word is the one that counts."""
         key = offer.contributor, offer.round
-        if (before := self._of.get(key)) is not None:
+        before = self._of.get(key)
+        if before is not None and before.offer == offer:
+            return before
+        if self.receive is None or not self._is_due(offer) or (before is not None and not own):
+            return None
+        self._forget()
+        if before is not None:
             before.close()
+        elif len(self._of) >= MAX_ARRIVING:
+            return None
         now, passage = self._standing.now(), self.receive(offer.contributor)
         self._of[key] = _Coming(offer, now, passage, lacks=offer.size)
         return self._of[key]
