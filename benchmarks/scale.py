@@ -66,19 +66,20 @@ def figures(found: Sequence[Census]) -> dict[str, float]:
 
 def table(found: Sequence[Census]) -> Table:
     """For a terminal of 80 columns; a death: until half and until all others gave the node up."""
-    shown = Table(title="what a node sends in a round, without packets", box=SIMPLE)
-    columns = ("nodes", "messages", "bytes", "hellos", "offers", "manifests")
-    for name in (*columns, "commit s", "join s", "death s"):
+    title = "what a node sends in a round, without packets: messages, kB; and seconds"
+    shown = Table(title=title, box=SIMPLE)
+    columns = ("nodes", "messages", "kB", "hellos", "offers", "manifests")
+    for name in (*columns, "commit", "join", "death"):
         shown.add_column(name, justify="right", no_wrap=True)
     for one in found:
         manifests = one.sent.get("publication", 0.0) + one.sent.get("manifests", 0.0)
         shown.add_row(
             str(one.nodes),
             f"{one.messages_per_node:.0f}",
-            f"{one.bytes_per_node:,.0f}",
-            f"{one.sent.get('hello', 0.0):,.0f}",
-            f"{one.sent.get('announcement', 0.0):,.0f}",
-            f"{manifests:,.0f}",
+            f"{one.bytes_per_node / 1e3:.1f}",
+            f"{one.sent.get('hello', 0.0) / 1e3:.1f}",
+            f"{one.sent.get('announcement', 0.0) / 1e3:.1f}",
+            f"{manifests / 1e3:.1f}",
             f"{one.commit_seconds:.1f}",
             f"{one.join_seconds:.1f}",
             "{:.0f}-{:.0f}".format(*one.death_seconds),
