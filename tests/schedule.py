@@ -139,7 +139,12 @@ def run(seed: int) -> World:
 
 
 def _settle(world: World, nodes: list[SimNode]) -> None:
-    """One chain, but for two proposals that have just crossed: they part for seconds."""
+    """One chain, but for two proposals that have just crossed.
+
+    At any instant no more is promised: whom a manifest has not reached when its own turn comes, for
+    in a large swarm some learn of it by a hello only, makes another for the same round [P23]. The
+    lighter one is walked back as soon as its maker hears of the other [P28], which takes it a beat
+    and a fetch; what lasts longer is a fork that does not heal."""
     try:
         assert_one_chain(nodes)
     except AssertionError:
