@@ -204,6 +204,12 @@ def test_a_leaver_of_a_large_swarm_stops_when_some_have_the_round_with_its_packe
         assert desk.wants(ef.Stop) == []
         desk.see(peer, desk.head, phase)
     assert desk.wants(ef.Stop) == [ef.Stop()]
+    few, line = _one_of_many()
+    for peer in line[1:]:
+        few.see(peer, few.head, Phase.CATCHING_UP)
+    few.get(manifest(few.head, [offer("leaver", few.head, samples=3)], line[0], ("founder",)))
+    few.see(line[0], few.head)
+    assert few.wants(ef.Stop) == [ef.Stop()]
 
 
 def test_a_second_request_forces_the_end() -> None:

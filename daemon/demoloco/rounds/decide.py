@@ -263,9 +263,10 @@ def _all_told(state: State) -> bool:
         waiting = crowd or not live or state.target() is not None
         return not waiting and _closers(state, live) <= {*state.offers.holders(mine.packet)}
     behind = state.members.behind(state.chain.head)
-    if live and len(state.members) > MANY:  # where all leave, those behind would be alone with it
-        return len(live | state.members.leaving()) - len(behind) >= ENOUGH
-    return not behind
+    reached = len(live | state.members.leaving()) - len(behind)
+    # Where all leave, those behind would be alone with their round.
+    enough = len(state.members) > MANY and bool(live) and reached >= ENOUGH
+    return enough or not behind
 
 
 def _closers(state: State, live: frozenset[PeerId]) -> frozenset[PeerId]:
