@@ -39,10 +39,18 @@ Claims = Callable[[PeerId], Link]
 class Passage:
     """One blob on its way through the access."""
 
-    def __init__(self, passage: link.Passage, gate: Gate, ended: Callable[[], None]) -> None:
-        self._passage = passage
+    def __init__(
+        self, begin: Callable[[], link.Passage], gate: Gate, ended: Callable[[], None]
+    ) -> None:
+        self._begin = begin
+        self._passage: link.Passage | None = None
         self._gate = gate
         self._ended = ended
+
+    def begin(self) -> Self:
+        """The time counts from now on."""
+        self._passage = self._begin()
+        return self
 
     @property
     def slice_bytes(self) -> int:
@@ -52,23 +60,30 @@ class Passage:
     async def pass_(self, size: int) -> None:
         """Wait for this node's own limit, then count the bytes."""
         held = await self._gate.pass_(size)
-        self._passage.carried(size, held)
+        if self._passage is not None:
+            self._passage.carried(size, held)
 
     def came(self, size: int) -> None:
-        """So much came unasked: it does not wait."""
+        """So much came unasked: it does not wait. With the first of it the time begins to count:
+        nobody knows when that was sent."""
         self._gate.note(size)
-        self._passage.carried(size)
+        if self._passage is None:
+            self.begin()
+        else:
+            self._passage.carried(size)
 
     def arrived(self) -> None:
         """Nothing of it is under way any longer."""
-        self._passage.end(whole=True)
+        if self._passage is not None:
+            self._passage.end(whole=True)
         self._ended()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *why: object) -> None:
-        self._passage.end(whole=False)  # unless it arrived
+        if self._passage is not None:
+            self._passage.end(whole=False)  # unless it arrived
 
 
 class Lane:
@@ -101,19 +116,21 @@ class Lane:
         return min(known, default=0.0)
 
     def begin(self, peer: PeerId) -> Passage:
-        round_trip, claim = self._ask(peer)
-        return self._begun(peer, round_trip, claim)
-
-    def unasked(self, peer: PeerId) -> Passage:
-        """A blob that this peer sends by itself begins to come: nothing waits for a round trip."""
-        return self._begun(peer, 0.0, self._ask(peer)[1])
-
-    def _begun(self, peer: PeerId, round_trip: float, claim: float) -> Passage:
-        cold = self._cold_starts and self._now() - self._warm.get(peer, -math.inf) > COLD_SECONDS
-        far = Far(peer, round_trip, claim, cold)
-        passage = Passage(self._way.begin(far), self.gate, partial(self._ended, peer))
+        passage = self._to(peer, asked=True).begin()
         self._set_pace()
         return passage
+
+    def unasked(self, peer: PeerId) -> Passage:
+        """A blob that this peer may send by itself."""
+        return self._to(peer, asked=False)
+
+    def _to(self, peer: PeerId, *, asked: bool) -> Passage:
+        def begin() -> link.Passage:
+            idle = self._now() - self._warm.get(peer, -math.inf)
+            cold = self._cold_starts and idle > COLD_SECONDS
+            return self._way.begin(Far(peer, *self._ask(peer), cold, asked))
+
+        return Passage(begin, self.gate, partial(self._ended, peer))
 
     def _ended(self, peer: PeerId) -> None:
         self._warm[peer] = self._now()

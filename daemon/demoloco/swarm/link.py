@@ -114,7 +114,9 @@ class _Busy:
     window_began: float
     size: int = 0
     held: float = 0.0
-    last: float = 0.0  # when the last bytes went
+    progress: float = 0.0  # when bytes went or arrived last
+    last: float = 0.0  # when the last bytes went…
+    last_size: int = 0  # …and how many at once
     window_size: int = 0
     window_held: float = 0.0
     windows: int = 0
@@ -133,6 +135,7 @@ class Far:
     round_trip: float = 0.0  # seconds
     claim: float = 0.0  # bytes a second that it says it carries; 0 = it does not say
     cold: bool = False  # nothing went this way lately
+    asked: bool = True  # the first byte comes a round trip after the beginning; down only
 
 
 class Passage:
@@ -185,8 +188,9 @@ class Way:
         passage = Passage(self, far)
         self._open.add(passage)
         if self._busy is None:
-            self._busy = _Busy(self._now(), far.round_trip, self._now(), cold=int(far.cold))
-        else:
+            asking = far.round_trip if far.asked else 0.0
+            self._busy = _Busy(self._now(), asking, self._now(), cold=int(far.cold))
+        elif far.peer not in self._busy.peers:
             self._busy.cold += 1 if far.cold and self._busy.cold else -self._busy.cold
         self._busy.claims = max(self._busy.claims, sum(one.far.claim for one in self._open))
         self._busy.claims_known &= far.claim > 0
@@ -199,7 +203,8 @@ class Way:
         assert busy is not None
         busy.size += size
         busy.held += held_seconds
-        busy.last = self._now()
+        busy.progress = busy.last = self._now()
+        busy.last_size = size
         busy.window_size += size
         busy.window_held += held_seconds
         seconds = self._now() - busy.window_began
@@ -217,26 +222,32 @@ class Way:
         busy = self._busy
         assert busy is not None
         busy.whole &= whole or not passage.any
+        if whole:
+            busy.progress = self._now()
         if self._open:
             return
         if not busy.whole:
             self._learn_of_a_cut(busy)
         elif busy.size and busy.windows <= MAX_WINDOWS:
-            way = passage.far.round_trip if self._upward else busy.round_trip
+            trip = passage.far.round_trip
+            way = trip if self._upward else busy.round_trip
             seconds = max(0.0, self._now() - busy.began - way)
             lag = self._now() - busy.last - way if self._upward else 0.0
-            self._learn(busy.size, seconds, way, lag)
+            self._learn(busy.size, seconds, trip, lag)
         self._busy = None
 
-    def _learn(self, size: int, seconds: float, way: float, lag: float) -> None:
+    def _learn(self, size: int, seconds: float, trip: float, lag: float) -> None:
         """Of all that was under way: it took so long, without the round trip of the way, and the
         last of it so long after it was given to the road."""
         busy = self._busy
         assert busy is not None
-        doubt = DOUBT_SECONDS + DOUBT_SHARE * way
-        idle = idle_seconds(size, seconds + doubt, way, busy.cold) if busy.cold else 0.0
+        doubt = DOUBT_SECONDS + DOUBT_SHARE * trip
+        idle = idle_seconds(size, seconds + doubt, trip, busy.cold) if busy.cold else 0.0
         seconds -= idle
-        held = busy.held > HELD_SHARE * seconds and lag - idle <= LAG_SHARE * seconds + doubt
+        if size > busy.last_size:  # the last piece, too, takes what the others waited for
+            lag -= busy.held * busy.last_size / (size - busy.last_size)
+        lag -= idle
+        held = busy.held > HELD_SHARE * seconds and lag <= LAG_SHARE * seconds + doubt
         self._take(size, seconds, doubt, busy.held, held=held)
 
     def _take(
@@ -254,13 +265,13 @@ class Way:
         self.tell(Lesson(rate, seconds, held, claims))
 
     def _learn_of_a_cut(self, busy: _Busy) -> None:
-        seconds = busy.last - busy.began - busy.round_trip
+        seconds = busy.progress - busy.began - busy.round_trip
         if seconds < CUT_SECONDS or busy.held > HELD_SHARE * seconds:
             return
         sure = max(0, busy.size - AHEAD_BYTES) if self._upward else busy.size
         most = busy.size / seconds
         others = busy.claims_known and most > OTHERS_SHARE * busy.claims
-        rate = sure / (busy.last - busy.began)
+        rate = sure / (busy.progress - busy.began)
         self._keep(_Sample(self._now(), rate, most, 1.0, seconds, busy.peers, others))
 
     def _keep(self, sample: _Sample) -> None:

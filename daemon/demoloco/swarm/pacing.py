@@ -19,8 +19,10 @@ MAX_STEP = 1.0
 FIRST_PATIENCE, PATIENCE = 1, 8
 """Transfers at the pace before a faster one is tried: at first, and after one that did not hold.
 What goes up without a pace is slowed by its own queue, so the first estimate is low."""
-FREE_AFTER = 6
-"""Transfers that were slower than their pace, or a faster one, before one goes without."""
+FREE_AFTER, MAX_FREE_AFTER = 6, 12
+"""Transfers before one goes without a pace; twice as many after one that showed nothing new."""
+NEWS = 1.15
+"""So many times what the others showed."""
 SURE_SECONDS = 0.3
 """A shorter transfer does not tell a rate well enough to go by it."""
 SURELY_MINE = 0.5
@@ -34,7 +36,8 @@ class Pacer:
 
     def __init__(self) -> None:
         self._factor = 0.0  # of the estimate; 0 = no pace is known, infinite: none now
-        self._slow = 0  # transfers that did not keep to it
+        self._free_after = FREE_AFTER
+        self._shown: list[float] = []  # by transfers since the last without a pace
         self._step = FIRST_STEP
         self._clean = 0
         self._patience = FIRST_PATIENCE
@@ -47,18 +50,25 @@ class Pacer:
         if not lesson.held:
             self._mine = 0 < lesson.rate <= SURELY_MINE * lesson.claims
             self._patience = PATIENCE if self._factor > 1 else FIRST_PATIENCE
+            if self._factor == math.inf:
+                self._judge_free(lesson.rate)
             self._factor, self._step, self._clean = BELOW, FIRST_STEP, 0
-            self._slow += 1
-            if self._slow > FREE_AFTER:
-                self._factor, self._slow = math.inf, 0
         elif self._factor > 1:
-            self._slow = 0
             self._step = min(MAX_STEP, 2 * self._step)
             self._factor = 1 + self._step
         elif self._factor:
             self._clean += 1
             if self._clean >= self._patience:
                 self._factor, self._clean = 1 + self._step, 0
+        self._shown.append(lesson.rate)
+        if len(self._shown) > self._free_after:
+            self._factor = math.inf
+
+    def _judge_free(self, rate: float) -> None:
+        news = rate > NEWS * max(self._shown)
+        self._free_after = FREE_AFTER if news else min(MAX_FREE_AFTER, 2 * self._free_after)
+        self._patience = FIRST_PATIENCE if news else self._patience
+        self._shown = []
 
     def pace(self, estimate: float, claims: float) -> float:
         """Bytes a second for what goes to peers that say they carry `claims` in all (0: some do not
