@@ -163,12 +163,16 @@ def times(reply: StatusReply) -> str:
 
 def mbit(bytes_a_second: float) -> str:
     """A link's rate as people say it."""
-    return f"{bytes_a_second * 8e-6:.3g} Mbit/s" if bytes_a_second else "–"
+    mega = bytes_a_second * 8e-6
+    if mega >= 999.5:
+        return f"{mega / 1000:.3g} Gbit/s"
+    return f"{mega:.3g} Mbit/s" if mega else "–"
 
 
 def mbits(bytes_a_second: float) -> str:
-    """The same without its unit."""
-    return mbit(bytes_a_second).removesuffix(" Mbit/s")
+    """The same in Mbit/s, without the unit."""
+    mega = bytes_a_second * 8e-6
+    return f"{mega:.0f}" if mega >= 999.5 else mbit(bytes_a_second).removesuffix(" Mbit/s")
 
 
 def number(value: float, reply: StatusReply, field: str) -> str:

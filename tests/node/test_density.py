@@ -88,14 +88,14 @@ def test_k_rises_rung_by_rung_where_it_is_free() -> None:
     desk = Desk()
     rungs = desk.packets(6, up=100 * MBIT, others=others(100 * MBIT))
     assert rungs == [64, 128, 256, 512, 512, 512]
-    assert desk.density.why.startswith("the packet takes ")
+    assert desk.density.why.startswith("it takes ")
 
 
 def test_k_falls_at_once_as_far_as_needed_and_below_the_runs_own() -> None:
     desk = Desk(chunks=25_000)
     assert desk.packets(4, up=1000 * MBIT, others=others(1000 * MBIT))[-1] == 512
     assert desk.packet(up=2 * MBIT) == 32
-    assert desk.density.why == "with 64, the packet takes 7.7 s of 10.0 s on 2 Mbit/s up"
+    assert desk.density.why == "with 64 it takes 7.7 s to send in a round of 10.0 s, on 2 Mbit/s up"
 
 
 def test_nothing_of_the_ladder_is_left_below_its_first_rung() -> None:
@@ -182,7 +182,7 @@ def test_one_packet_that_was_long_in_the_making_does_not_move_k() -> None:
 def test_k_does_not_rise_where_making_the_packet_would_take_too_long() -> None:
     desk = Desk(make_seconds=0.3)
     assert desk.packets(6, up=100 * MBIT, others=others(100 * MBIT))[-1] == 128
-    told = "with 256, making the packet takes 1.2 s of the 10.0 s that a round trains"
+    told = "with 256 it takes 1.2 s to make in a round of 10.0 s"
     assert desk.density.why == told
 
 
@@ -197,7 +197,7 @@ def test_a_fast_node_has_the_time_in_which_a_quorum_trains() -> None:
 def test_where_the_run_says_how_long_a_round_trains_the_packet_fits_into_that() -> None:
     desk = Desk(config=RunConfig(round_seconds=20.0, inner_steps=1))
     desk.packets(2, up=0.2 * MBIT)
-    assert " of 20.0 s on 0.2 Mbit/s up" in desk.density.why
+    assert "in a round of 20.0 s, on 0.2 Mbit/s up" in desk.density.why
 
 
 def test_a_ladder_of_one_rung_is_a_fixed_k() -> None:

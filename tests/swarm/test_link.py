@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demoloco.swarm.link import MEMORY_SECONDS, Far, Passage, RoundTrips, Way
+from demoloco.swarm.link import MEMORY_SECONDS, NOBODY, Far, Passage, RoundTrips, Way
 from demoloco.types import PeerId
 
 MBIT = 125_000
@@ -31,13 +31,14 @@ class Lab:
     upward: bool = True
     at: float = 0.0
     claim: float = 0.0
+    peer: PeerId = NOBODY
     way: Way = field(init=False)
 
     def __post_init__(self) -> None:
         self.way = Way(lambda: self.at, upward=self.upward)
 
     def begin(self) -> Passage:
-        return self.way.begin(Far(round_trip=self.round_trip, claim=self.claim))
+        return self.way.begin(Far(self.peer, self.round_trip, self.claim))
 
     def carry(self, *sizes: int) -> None:
         """These transfers at once, to their ends."""
@@ -175,6 +176,36 @@ def test_a_transfer_that_broke_off_tells_nothing() -> None:
     passage.end(whole=False)
     passage.end(whole=True)
     assert lab.way.rate == 0
+
+
+def test_a_long_transfer_that_broke_off_tells_that_the_link_got_thin() -> None:
+    lab = Lab(200 * MBIT, 0.1, upward=False)
+    lab.carry(2_000_000)
+    lab.at += 10
+    passage = lab.begin()
+    for _ in range(40):
+        lab.at += 0.1
+        passage.carried(25_000)
+    passage.end(whole=False)
+    assert lab.way.rate == pytest.approx(2 * MBIT, rel=0.2)
+
+
+def test_one_clear_transfer_is_enough_to_know_that_a_link_got_thin() -> None:
+    lab = Lab(20 * MBIT, 0.1)
+    lab.carry(2_000_000)
+    lab.rate = 2 * MBIT
+    lab.carry(300_000)
+    assert lab.way.rate == pytest.approx(2 * MBIT, rel=0.2)
+
+
+def test_one_thin_receiver_says_little_of_what_others_were_sent() -> None:
+    lab = Lab(50 * MBIT, 0.05, peer=PeerId("fat"), claim=100 * MBIT)
+    lab.carry(5_000_000)
+    lab.peer, lab.rate, lab.claim = PeerId("thin"), 2 * MBIT, 2 * MBIT
+    for _ in range(8):
+        lab.at += 10
+        lab.carry(300_000)
+    assert lab.way.rate == pytest.approx(50 * MBIT, rel=0.2)
 
 
 def test_what_took_no_longer_than_the_way_proves_a_little() -> None:

@@ -126,11 +126,12 @@ class Density:
         """What keeps k from being larger; how the packet goes, if nothing does."""
         uplink = next(self._needs(self.k, around, seconds))
         larger = next((k for k in self._config.ladder if k > self.k), None)
-        if larger is not None:
-            need = self._hardest(larger, around, seconds)
-            if need.share * MARGIN > 1:
-                return f"with {larger}, {need.why}"
-        return uplink.why
+        if larger is None:
+            return uplink.why
+        need = self._hardest(larger, around, seconds)
+        if need.share == math.inf:
+            return need.why
+        return f"with {larger} {need.why}" if need.share * MARGIN > 1 else f"rising; {uplink.why}"
 
     def _hardest(self, k: int, around: Surroundings, seconds: float) -> Need:
         return max(self._needs(k, around, seconds), key=lambda need: need.share)
@@ -141,7 +142,7 @@ class Density:
         if k <= self._config.k:
             return
         making = median(made * _make_growth(k / then) for then, made in self._makes)
-        told = f"making the packet takes {making:.2g} s of the {seconds:.1f} s that a round trains"
+        told = f"it takes {duration(making)} to make in a round of {seconds:.1f} s"
         yield Need(making / (MAKE_SHARE * seconds), told)
         others = around.others
         packets = min(len(others), self._config.max_contributors)
@@ -155,8 +156,8 @@ class Density:
     def _for_the_uplink(self, size: float, around: Surroundings, seconds: float) -> Need:
         copies = min(median(self._copies), max(1, len(around.others)))
         sending = size * copies / around.up
-        told = f"the packet takes {sending:.2g} s of {seconds:.1f} s on {mbit(around.up)} up"
-        return Need(sending / (LINK_SHARE * seconds), told)
+        told = f"it takes {duration(sending)} to send in a round of {seconds:.1f} s"
+        return Need(sending / (LINK_SHARE * seconds), f"{told}, on {mbit(around.up)} up")
 
     def _count_copies(self, around: Surroundings) -> None:
         """Others' packets that this node passes on are in it too: they take the same link."""
@@ -181,8 +182,8 @@ class Density:
 def _for_a_downlink(member: Member, size: float, seconds: float) -> Need:
     """As if all sent as much as this node."""
     receiving, name = size / member.down, short(member.peer)
-    told = f"such packets of all take {receiving:.2g} s of {seconds:.1f} s on {name}'s "
-    return Need(receiving / (LINK_SHARE * seconds), f"{told}{mbit(member.down)} down")
+    told = f"all packets take {duration(receiving)} to come in a round of {seconds:.1f} s"
+    return Need(receiving / (LINK_SHARE * seconds), f"{told}, on {name}'s {mbit(member.down)} down")
 
 
 def _make_growth(ratio: float) -> float:
@@ -198,4 +199,9 @@ def _bits(k: int, bits: int) -> float:
 
 def mbit(rate: float) -> str:
     """Bytes a second, as people speak of links."""
-    return f"{rate * 8e-6:.3g} Mbit/s"
+    mega = rate * 8e-6
+    return f"{mega:.3g} Mbit/s" if mega < 999.5 else f"{mega / 1000:.3g} Gbit/s"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds >= 0.01 else "under 0.01 s"
