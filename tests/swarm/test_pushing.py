@@ -21,6 +21,7 @@ from demoloco.swarm.pieces import (
     encode_piece,
     errands,
 )
+from demoloco.swarm.spacing import Spacing
 from demoloco.swarm.transport import Method, Refused
 from demoloco.types import BlobRef, Offer, PeerId
 from tests.faults.virtual_time import in_virtual_time
@@ -64,6 +65,30 @@ def test_what_is_too_large_or_nobody_knows_how_to_carry_is_left_to_be_fetched() 
     assert errands(MAX_PUSHED_BYTES + 1, MEMBERS, MEMBERS, FAST, 0.03) == []
     assert errands(BLIND_BYTES + 1, MEMBERS, MEMBERS, 0.0, 0.03) == []
     assert errands(MIB, MEMBERS, (), THIN, 0.03) == []
+
+
+# -- when it is sent ------------------------------------------------------------------------------
+@pytest.mark.parametrize(("trip", "most"), [(0.3, 80 * KIB), (0.0, 320 * KIB)])
+def test_a_thin_link_has_no_more_under_way_than_it_holds(trip: float, most: int) -> None:
+    async def story() -> tuple[float, int]:
+        now = asyncio.get_running_loop().time
+        spacing, under_way, peak = Spacing(now), 0, 0
+
+        async def send() -> None:
+            nonlocal under_way, peak
+            async with spacing.room(16 * KIB, THIN, trip):
+                under_way += 16 * KIB
+                peak = max(peak, under_way)
+                await asyncio.sleep(1.0)  # a link that is worse than was known
+                under_way -= 16 * KIB
+
+        began = now()
+        await asyncio.gather(*(send() for _ in range(20)))
+        return now() - began, peak
+
+    seconds, peak = in_virtual_time(story())
+    assert peak <= most
+    assert seconds >= 1.0 + 19 * 16 * KIB / THIN
 
 
 # -- a packet's way --------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from demoloco.errors import DemolocoError, PacketError
-from demoloco.swarm.access import Access
+from demoloco.swarm.access import Access, Passage
+from demoloco.swarm.pacing import FAT
 from demoloco.swarm.pieces import Errand, Piece, decode_piece, encode_piece, errands
 from demoloco.swarm.port import Link
+from demoloco.swarm.spacing import Spacing
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
 from demoloco.swarm.transport import Method, Refused, Transport, Unreachable
@@ -29,6 +32,8 @@ MAX_UNDER_WAY = 64
 """Pieces that wait for their answers."""
 RELAY_SHARE = 0.5
 """Of this node's own rate: who can send so much passes pieces on."""
+SPEED = 1.25
+"""Of what the link is known to carry: it may carry more."""
 MAX_PUSHED = 64
 UNWILLING = "its download is limited: it asks for packets when they may come"
 
@@ -45,6 +50,8 @@ class Pushes:
         self._link = link
         self._pushed: OrderedDict[Digest, None] = OrderedDict()
         self._room = asyncio.Semaphore(MAX_UNDER_WAY)
+        self._spacing = Spacing(standing.now)
+        self._own: dict[Passage, None] = {}
         self._unwilling: set[PeerId] = set()
         self._takes = not self._access.down.gate.rate
         if self._takes:
@@ -130,11 +137,11 @@ class Pushes:
         try:
             if to in failed:
                 raise Refused("it took none before")
-            with self._access.up.begin(to) as passage:
-                await passage.pass_(len(body))
-                began.set()
-                await self._transport.call(to, Method.PUSH, body, SECONDS)
-                passage.arrived()
+            async with self._spaced(to, len(body)):
+                if piece.offer.contributor == self._standing.identity.peer_id:
+                    await self._deliver_own(to, body, began)
+                else:
+                    await self._deliver_others(to, body, began)
         except (Refused, Unreachable) as error:
             log.debug("push=failed peer=%s why=%s", short(to), error)
             if piece.pass_on:
@@ -145,6 +152,37 @@ class Pushes:
         finally:
             began.set()
             self._room.release()
+
+    async def _deliver_own(self, to: PeerId, body: bytes, began: asyncio.Event) -> None:
+        with self._access.up.begin(to) as passage:
+            self._own[passage] = None
+            try:
+                await passage.pass_(len(body))
+                began.set()
+                await self._transport.call(to, Method.PUSH, body, SECONDS)
+                passage.arrived()
+            finally:
+                del self._own[passage]
+
+    async def _deliver_others(self, to: PeerId, body: bytes, began: asyncio.Event) -> None:
+        """How fast it goes tells nothing of the link: it goes as it comes."""
+        beside = next(iter(self._own), None)
+        if beside is not None:
+            await beside.pass_(len(body))
+        else:
+            await self._access.up.gate.pass_(len(body))
+        began.set()
+        await self._transport.call(to, Method.PUSH, body, SECONDS)
+
+    @asynccontextmanager
+    async def _spaced(self, to: PeerId, size: int) -> AsyncIterator[None]:
+        """While a piece is under way; it waits where nothing else paces what goes up."""
+        up = self._link().up
+        unpaced = 0 < up < FAT and not self._access.up.gate.speed
+        async with self._spacing.room(
+            size, SPEED * up if unpaced else 0.0, self._access.round_trips.of(to)
+        ):
+            yield
 
     @property
     def _access(self) -> Access:
