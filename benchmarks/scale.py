@@ -67,7 +67,7 @@ def figures(found: Sequence[Census]) -> dict[str, float]:
 def table(found: Sequence[Census]) -> Table:
     """For a terminal of 80 columns; a death: until half and until all others gave the node up."""
     title = "what a node sends in a round, without packets: messages, kB; and seconds"
-    shown = Table(title=title, box=SIMPLE)
+    shown = Table(title=title, box=SIMPLE, pad_edge=False)
     columns = ("nodes", "messages", "kB", "hellos", "offers", "manifests")
     for name in (*columns, "commit", "join", "death"):
         shown.add_column(name, justify="right", no_wrap=True)
