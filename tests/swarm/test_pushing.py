@@ -21,6 +21,7 @@ from demoloco.swarm.pieces import (
     encode_piece,
     errands,
 )
+from demoloco.swarm.pushing import MAX_PASSING, MAX_UNDER_WAY
 from demoloco.swarm.spacing import Spacing
 from demoloco.swarm.transport import Method, Refused
 from demoloco.types import BlobRef, Offer, PeerId
@@ -284,6 +285,46 @@ def test_a_contributor_has_one_packet_of_a_round_on_its_way() -> None:
 
 def fields(offer: Offer) -> dict[str, Any]:
     return {name: getattr(offer, name) for name in Offer.__dataclass_fields__}
+
+
+def test_a_packet_that_trickles_in_is_fetched_from_who_has_it() -> None:
+    """Else its contributor, once its packet is in a manifest, could hold up all who need it."""
+
+    async def story() -> float:
+        async with linked([FAST] * 3) as (_, (owner, proposer, reader)):
+            offer, data = offered(owner, MAX_PUSHED_BYTES)
+            proposer.shelf.put(data)
+            proposer.swarm.pass_on(offer)
+            trickling = asyncio.create_task(trickle(owner, reader, offer, data))
+            await asyncio.sleep(1.0)
+            began = asyncio.get_running_loop().time()
+            at = await reader.get(offer, [owner.peer, proposer.peer])
+            trickling.cancel()
+            return at - began
+
+    assert in_virtual_time(story()) < 50.0
+
+
+async def trickle(sender: Linked, receiver: Linked, offer: Offer, data: bytes) -> None:
+    for at in range(0, offer.size, MIN_PIECE_BYTES):
+        await push(sender, receiver, Piece(offer, at, data[at : at + MIN_PIECE_BYTES], False))
+        await asyncio.sleep(0.9 * QUIET_SECONDS)
+
+
+def test_who_sends_more_than_can_be_passed_on_does_not_fill_the_memory() -> None:
+    async def story() -> tuple[int, int]:
+        async with linked([FAST * 20, THIN, FAST]) as (_, (flooder, relay, _other)):
+            sent = 0
+            for number in range(12):
+                offer, data = offered(flooder, 40 * MAX_PIECE_BYTES, number)
+                for piece in pieces(offer, data, pass_on=True):
+                    await push(flooder, relay, piece)
+                    sent += 1
+            return sent, len(relay.swarm._tasks._running)
+
+    sent, waiting = in_virtual_time(story())
+    assert sent > 1.5 * MAX_PASSING
+    assert waiting < MAX_PASSING + MAX_UNDER_WAY + 20
 
 
 @pytest.mark.parametrize(

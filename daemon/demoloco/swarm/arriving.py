@@ -31,6 +31,8 @@ QUIET_SECONDS = 1.5
 """What lacks of a packet is fetched when no piece came for so long, and for as long as its
 contributor's link takes for all of it, but no longer than MAX_QUIET_SECONDS."""
 MAX_QUIET_SECONDS = 10.0
+LEAST_RATE = 62_500.0
+"""Bytes a second: what another member has whole is fetched from it when it comes more slowly."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +45,7 @@ class _Coming:
     pieces: dict[int, tuple[bytes, PeerId]] = field(default_factory=dict)  # by their offset
     lacks: int = 0
     closed: bool = False
+    elsewhere: float | None = None  # since when another member is known to have all of it
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     def overlaps(self, piece: Piece) -> bool:
@@ -108,10 +111,14 @@ class Arriving:
 
     def _patience(self, coming: _Coming) -> float:
         """For how many seconds it may still be waited for another piece."""
-        here = self._standing
-        up = here.claims(coming.offer.contributor).up
-        slow = coming.offer.size / up if up else 0.0
-        return coming.last + min(MAX_QUIET_SECONDS, QUIET_SECONDS + slow) - here.now()
+        here, offer = self._standing, coming.offer
+        up = here.claims(offer.contributor).up
+        slow = offer.size / up if up else 0.0
+        until = coming.last + min(MAX_QUIET_SECONDS, QUIET_SECONDS + slow)
+        if set(here.holders.of(offer.packet)) - {offer.contributor}:
+            coming.elsewhere = coming.elsewhere or here.now()
+            until = min(until, coming.elsewhere + MAX_QUIET_SECONDS + offer.size / LEAST_RATE)
+        return until - here.now()
 
     def _coming(self, offer: Offer, *, own: bool) -> _Coming | None:
         """Its place here, if there is one for it; its contributor's word is the one that counts."""

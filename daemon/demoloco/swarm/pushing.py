@@ -34,6 +34,8 @@ RELAY_SHARE = 0.5
 """Of this node's own rate: who can send so much passes pieces on."""
 SPEED = 1.25
 """Of what the link is known to carry: it may carry more."""
+MAX_PASSING = 256
+"""Others' pieces that wait for the link; of what comes beyond, others are told and fetch it."""
 MAX_PUSHED = 64
 UNWILLING = "its download is limited: it asks for packets when they may come"
 
@@ -52,6 +54,7 @@ class Pushes:
         self._room = asyncio.Semaphore(MAX_UNDER_WAY)
         self._spacing = Spacing(standing.now)
         self._own: dict[Passage, None] = {}
+        self._passing = 0
         self._unwilling: set[PeerId] = set()
         self._takes = not self._access.down.gate.rate
         if self._takes:
@@ -112,9 +115,17 @@ class Pushes:
             raise PacketError("it sends a piece of a packet and is no member")
         if not self._takes:  # it cannot limit what comes by itself
             raise Refused(UNWILLING)
-        if here.arriving.accept(piece, sender) and piece.pass_on:
-            self._tasks.spawn(self._pass_on(piece, {sender}))
+        kept = here.arriving.accept(piece, sender)
+        if kept and piece.pass_on and self._passing < MAX_PASSING:
+            self._passing += 1
+            self._tasks.spawn(self._relay(piece, sender))
         return run
+
+    async def _relay(self, piece: Piece, sender: PeerId) -> None:
+        try:
+            await self._pass_on(piece, {sender})
+        finally:
+            self._passing -= 1
 
     async def _pass_on(self, piece: Piece, but: set[PeerId]) -> None:
         plain = Piece(piece.offer, piece.offset, piece.data, pass_on=False)
