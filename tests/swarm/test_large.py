@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch
+from demoloco.bounds import MAX_SEQUENCE
+from demoloco.swarm import calls
+from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Silent
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryNetwork, MemorySwarm
 from demoloco.swarm.port import ManifestHeard, MemberLost, MemberSeen, OffersHeard, SwarmEvent
@@ -123,6 +125,22 @@ def test_all_see_all_though_each_greets_a_few(monkeypatch) -> None:
             beats = 20 / (TIMING.heartbeat_seconds * 0.9)
             assert 0 < swarm.most_calls(Method.HELLO) <= (PARTNERS + 1) * beats
             assert not [peer for node in swarm.nodes for peer in node.lost]
+
+    in_virtual_time(story())
+
+
+def test_who_lies_of_silence_prompts_hardly_more_hellos_than_the_beats(monkeypatch) -> None:
+    async def story() -> None:
+        async with Swarm(12) as swarm:
+            liar, victim, *others = swarm.nodes
+            silent = tuple(Silent(other.peer, MAX_SEQUENCE, 3_600_000) for other in others[:8])
+            body = calls.encode_hello(calls.Hello(RUN, (), silent=silent))
+            swarm.count_calls(monkeypatch)
+            for _ in range(200):
+                await liar.swarm._transport.call(victim.peer, Method.HELLO, body, 5.0)
+            beats = 200 * 0.2 / TIMING.heartbeat_seconds  # a call takes 0.2 seconds at most
+            assert swarm.calls[victim.peer, Method.HELLO] < (5 * len(silent) + PARTNERS) * beats
+            assert not victim.lost
 
     in_virtual_time(story())
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
+from demoloco.swarm.allowance import Allowance
 from demoloco.swarm.gossip import DIRECT
 from demoloco.swarm.lines import Lines
 from demoloco.swarm.service import BUSY
@@ -30,7 +31,8 @@ MAX_DIALS = 8
 MAX_HINT_SECONDS = 300.0
 """The longest pause between two looks at the hints; what is left there lasts 600 seconds."""
 REST_SHARE = 0.25
-"""The shortest time between two beats, as a share of a heartbeat."""
+"""The shortest time between two beats, and between two hellos that others prompt, as a share of a
+heartbeat."""
 
 
 @dataclass(slots=True)
@@ -64,7 +66,9 @@ class Pulse:
         self._retries: dict[PeerId, Retry] = {}
         self._greeting: set[PeerId] = set()
         self._nudge = asyncio.Event()
-        standing.ask = self._greet_soon
+        rest = timing.heartbeat_seconds * REST_SHARE
+        self._prompts = Allowance(a_second=1 / rest, at_once=1, now=standing.now)
+        standing.ask = self._ask
 
     def start(self) -> None:
         self._tasks.spawn(self._forever(self._beat, self._until_beat))
@@ -168,6 +172,12 @@ class Pulse:
             except Exception:  # a wall: the loop is what keeps the node in the swarm
                 log.exception("loop=%s failed; it goes on", step.__name__)
             await pause()
+
+    def _ask(self, peer: PeerId) -> None:
+        """Others doubt that it is there. Whoever says so again and again does not make this node
+        call it as often: the next beat asks it in any case."""
+        if self._prompts.spend(peer, 1):
+            self._greet_soon(peer)
 
     def _greet_soon(self, peer: PeerId, *, dial: bool = False) -> None:
         if peer not in self._greeting:
