@@ -55,6 +55,8 @@ class Streams:
             writer.transport.abort()  # what it has not taken it shall not take
         except (DemolocoError, OSError, EOFError) as error:
             log.debug("stream=cut peer=%s why=%s", short(peer), error)
+        except asyncio.CancelledError:  # asyncio of Python 3.11 logs such an end as an error
+            writer.transport.abort()
         finally:
             self._serving.pop(task, None)
 
