@@ -155,7 +155,7 @@ COURSE = [(20, 0.1), (2, 0.3), (20, 0.1)]
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1_500, 2_500, 10_000, 25_000]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_k_follows_the_link_within_three_rounds_down_and_eight_up(
     seed: int, chunks: int, pushes: bool
 ) -> None:
@@ -177,7 +177,7 @@ def test_k_follows_the_link_within_three_rounds_down_and_eight_up(
     st.sampled_from([2_500, 10_000, 25_000]),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_k_is_steady_on_a_steady_link(
     seed: int, link: tuple[float, float], chunks: int, pushes: bool
 ) -> None:
@@ -188,7 +188,7 @@ def test_k_is_steady_on_a_steady_link(
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(2, 0.3), (5, 0.05), (20, 0.1)]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_estimate_is_right_within_a_quarter_where_packets_fill_the_link(
     seed: int, link: tuple[float, float], pushes: bool
 ) -> None:

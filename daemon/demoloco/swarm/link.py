@@ -37,6 +37,8 @@ OTHERS_SHARE = 0.6
 OTHERS_WEIGHT = 0.5
 OTHERS_MOST = 0.4 * MEMORY
 """So much the same other sides may say, in all, against what was carried to or from others."""
+UNASKED_WEIGHT = 0.25
+"""What comes unasked goes to several at once, each at its sender's own pace."""
 CUT_SECONDS = 1.0
 """What broke off after so long still tells what the link did not carry until then."""
 AHEAD_BYTES = 256 << 10
@@ -125,6 +127,7 @@ class _Busy:
     whole: bool = True
     cold: int = 0  # connections whose window is yet to open; none if any of them was warm
     peers: frozenset[PeerId] = frozenset()
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,7 @@ class Way:
         self._busy.claims = max(self._busy.claims, sum(one.far.claim for one in self._open))
         self._busy.claims_known &= far.claim > 0
         self._busy.peers |= {far.peer}
+        self._busy.asked &= far.asked
         return passage
 
     def carried(self, size: int, held_seconds: float) -> None:
@@ -257,6 +261,7 @@ class Way:
         assert busy is not None
         rate = size / (seconds + doubt)
         weight = 0.0 if held else seconds / (seconds + doubt)
+        weight *= 1.0 if busy.asked else UNASKED_WEIGHT
         against = seconds - doubt - OWN_SHARE * own_seconds
         most = size / against if against > 0 else math.inf
         claims = busy.claims if busy.claims_known else 0.0

@@ -19,7 +19,7 @@ MAX_STEP = 1.0
 FIRST_PATIENCE, PATIENCE = 1, 8
 """Transfers at the pace before a faster one is tried: at first, and after one that did not hold.
 What goes up without a pace is slowed by its own queue, so the first estimate is low."""
-FREE_AFTER, MAX_FREE_AFTER = 6, 12
+FREE_AFTER, MAX_FREE_AFTER = 3, 6
 """Transfers before one goes without a pace; twice as many after one that showed nothing new."""
 NEWS = 1.15
 """So many times what the others showed."""
