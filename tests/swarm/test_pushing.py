@@ -69,7 +69,7 @@ def test_what_is_too_large_or_nobody_knows_how_to_carry_is_left_to_be_fetched() 
 
 
 # -- when it is sent ------------------------------------------------------------------------------
-@pytest.mark.parametrize(("trip", "most"), [(0.3, 80 * KIB), (0.0, 320 * KIB)])
+@pytest.mark.parametrize(("trip", "most"), [(0.3, 112 * KIB), (0.0, 320 * KIB)])
 def test_a_thin_link_has_no_more_under_way_than_it_holds(trip: float, most: int) -> None:
     async def story() -> tuple[float, int]:
         now = asyncio.get_running_loop().time

@@ -71,6 +71,9 @@ class Pushes:
             if len(self._pushed) > MAX_PUSHED:
                 self._pushed.popitem(last=False)
             if plan := self._plan(offer):
+                told = "push=begun blob=%s pieces=%d passed_on=%s up=%.0f pace=%.0f"
+                pace, up = self._access.up.gate.pace, self._link().up
+                log.debug(told, short(offer.packet), len(plan), plan[0].pass_on, up, pace)
                 self._tasks.spawn(self._send(offer, plan))
                 begun = True
         return begun

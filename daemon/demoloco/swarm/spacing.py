@@ -12,9 +12,9 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-QUEUE_SECONDS = 0.05
-"""So much may wait in the link's queue."""
-MIN_UNDER_WAY = 16 << 10
+QUEUE_SECONDS = 0.15
+"""So much may be on its way beside what a round trip holds: in queues, and as the last piece."""
+MIN_UNDER_WAY = 32 << 10
 
 
 class Spacing:
