@@ -53,14 +53,15 @@ def _leave_early(number: int, frame: FrameType | None) -> None:
 def _run(settings: Settings, config: NodeConfig) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # the node has its own once it runs
         signal.signal(number, _leave_early)
+    # gRPC and OpenMP read them when they are imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve the worker
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers at the direct road fill no log
     import uvloop
 
     from demoloco.node.app import Node
     from demoloco.node.logs import configure_logging
 
     configure_logging(format=config.log_format, level=config.log_level)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve the worker
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers at the direct road fill no log
     node = Node(settings, _hivemind_swarm)
     uvloop.run(node.run())
     return FORCED if node.forced else DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -100,3 +101,33 @@ def test_a_node_that_is_to_stop_before_it_has_begun_ends_in_order(
     node.send_signal(number)
     _, words = node.communicate(timeout=30)
     assert (node.returncode, words) == (0, "")
+
+
+FIRST_IMPORT = """
+import os, sys
+from demoloco.main import main
+
+class Last:
+    def find_spec(self, name, *rest):
+        if name == "demoloco.node.app":
+            print(os.environ.get("GRPC_VERBOSITY"), os.environ.get("OMP_WAIT_POLICY"))
+            sys.exit(0)
+
+sys.meta_path.insert(0, Last())
+main(sys.argv[1:])
+"""
+
+
+def test_what_libraries_read_at_import_is_set_before(tmp_path: Path) -> None:
+    """Else gRPC writes a line to the log for each connection that a peer cuts."""
+    environ = {
+        k: v for k, v in os.environ.items() if k not in ("GRPC_VERBOSITY", "OMP_WAIT_POLICY")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_IMPORT, "--home", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=environ,
+    )
+    assert done.stdout == "NONE PASSIVE\n"
