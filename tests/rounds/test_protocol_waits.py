@@ -91,6 +91,8 @@ def test_few_rounds_measure_nothing() -> None:
     _round(desk)
     assert _grace(desk) == GRACE_FLOOR
     assert desk.machine.state.tempo.patience(10.0) == 2.0
+    assert desk.machine.state.tempo.grace(10.0, [PeerId("one"), PeerId("new")]) == 5.0
+    assert desk.machine.state.tempo.grace(10.0, [PeerId("one"), PeerId("two")]) == GRACE_FLOOR
 
 
 def test_a_turn_is_as_long_as_manifests_and_their_packets_usually_take() -> None:

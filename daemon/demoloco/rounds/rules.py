@@ -115,7 +115,7 @@ def closes_at(
         return -math.inf, f"{len(present)} are in, which is the most that a round takes"
     waiting = f"{len(present)} in, waiting for {_named(missing)}"
     if arrivals.quorum is not None:
-        grace = tempo.grace(arrivals.quorum - arrivals.opened)
+        grace = tempo.grace(arrivals.quorum - arrivals.opened, expected)
         return arrivals.quorum + grace, f"{waiting}, {grace:.1f} s grace after the quorum"
     first = arrivals.first if arrivals.first is not None else arrivals.opened
     patience = tempo.patience(first - arrivals.opened)

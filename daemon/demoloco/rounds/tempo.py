@@ -116,13 +116,17 @@ class Tempo:
         self._travelled.append(seconds)
 
     # -- what follows ------------------------------------------------------------------------------
-    def grace(self, quorum_seconds: float) -> float:
-        """How long to wait for the rest after a quorum that took so long."""
+    def grace(self, quorum_seconds: float, expected: Collection[PeerId] = ()) -> float:
+        """How long to wait for the rest after a quorum that took so long; `expected`: of whom."""
         high = GRACE_CEILING * quorum_seconds
-        if len(self._courses) < MIN_ROUNDS:
+        if len(self._courses) < MIN_ROUNDS or any(map(self._is_new, expected)):
             return max(GRACE_FLOOR, high)
         samples = [late for course in self._courses for late in course.lateness()]
         return bounded(usual(samples) + self.travel(), GRACE_FLOOR, high)
+
+    def _is_new(self, peer: PeerId) -> bool:
+        """Nobody knows yet what is usual with this one among the others."""
+        return sum(peer in course.expected for course in self._courses) < MIN_ROUNDS
 
     def patience(self, first_seconds: float) -> float:
         """How long to wait for a quorum after a first packet that took so long."""
