@@ -29,6 +29,9 @@ MAD_TO_SIGMA = 1.4826
 """Of a normal distribution, the standard deviation in median absolute deviations."""
 
 GRACE_FLOOR = 0.25
+GRACE_UNMEASURED = 2.0
+"""At least so long while nothing is measured, or not with all of these members: a newcomer's start
+takes cores and links from the others."""
 GRACE_CEILING = 0.5
 """The grace is never longer than this share of the time that the quorum took."""
 
@@ -120,7 +123,7 @@ class Tempo:
         """How long to wait for the rest after a quorum that took so long; `expected`: of whom."""
         high = GRACE_CEILING * quorum_seconds
         if len(self._courses) < MIN_ROUNDS or any(map(self._is_new, expected)):
-            return max(GRACE_FLOOR, high)
+            return max(GRACE_UNMEASURED, high)
         samples = [late for course in self._courses for late in course.lateness()]
         return bounded(usual(samples) + self.travel(), GRACE_FLOOR, high)
 
