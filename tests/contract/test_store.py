@@ -213,6 +213,7 @@ def test_the_newest_snapshot_round_is_served(store: Store) -> None:
     assert store.served_snapshot() == snapshot_for(0)
     play(store, 9, first=4, prune=False)
     assert store.served_snapshot() == snapshot_for(8)
+    assert store.snapshots() == (snapshot_for(8), snapshot_for(4), snapshot_for(0))
 
 
 def test_without_a_snapshot_round_the_heads_state_is_served(store: Store) -> None:

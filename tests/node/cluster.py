@@ -128,6 +128,7 @@ class ClusterNode:
                 crew=crew,
                 report=Report(self.feed, self.swarm, self.identity.peer_id),
                 shelf=library.shelf,
+                lending=library.lending,
             )
             founding = Founding(self.cluster.settings, store, disk, self.swarm, crew)
             self.run: Run = await founding.run(ground.report, Belonging(seeds, given=True))

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from blake3 import blake3
 
+from demoloco.node import lending
 from demoloco.swarm.calls import decode_chunk, encode_blob_request
 from demoloco.types import PeerId
 from demoloco.worker.port import (
@@ -59,8 +61,11 @@ async def test_a_joiner_starts_near_its_lender_and_learnt_is_told_and_owed(tmp_p
         await assert_all_is_well(made)
 
 
-async def test_a_reader_that_takes_its_time_holds_up_no_training(tmp_path: Path) -> None:
+async def test_a_reader_that_takes_its_time_holds_up_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is served what it began with, though that is pruned meanwhile; no round waits for it."""
+    monkeypatch.setattr(lending, "RECENT_SECONDS", 0.0)
     async with cluster(tmp_path, **SPARSE) as made:
         donor, reader = await made.found(2)
         await made.all_reach(5)

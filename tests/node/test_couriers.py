@@ -259,6 +259,65 @@ async def test_a_snapshot_goes_on_where_it_broke_off(desk: Desk) -> None:
     assert {name for name, _ in desk.swarm.asked} == {p.digest for p in served.blobs} - there
 
 
+async def test_a_snapshot_that_was_begun_goes_on_though_there_is_a_newer_one(desk: Desk) -> None:
+    desk.forget_state()
+    rounds = desk.scribe.play(GENESIS, 4, 0, 1)
+    begun = desk.serve(rounds[:2], A, B)
+    desk.swarm.break_after = 1
+    assert isinstance(await desk.snapshot(A, B), ev.SnapshotFailed)
+    desk.serve(rounds, A, B)
+    desk.swarm.break_after = None
+    event = await desk.snapshot(A, B)
+    assert isinstance(event, ev.SnapshotFetched)
+    assert (event.head, event.manifest) == (begun.head, rounds[1])
+    assert len(desk.swarm.asked) == 1 + len(begun.blobs)  # the one that broke
+
+
+async def test_a_snapshot_that_nobody_has_any_longer_gives_way_to_the_newest(desk: Desk) -> None:
+    desk.forget_state()
+    rounds = desk.scribe.play(GENESIS, 4, 0, 1)
+    begun = desk.serve(rounds[:2], A)
+    desk.swarm.break_after = 1
+    assert isinstance(await desk.snapshot(A), ev.SnapshotFailed)
+    desk.swarm.break_after = None
+    for part in begun.blobs:
+        del desk.swarm.blobs[part.digest]
+    newest = desk.serve(rounds, A)
+    event = await desk.snapshot(A)
+    assert isinstance(event, ev.SnapshotFetched)
+    assert event.head == newest.head
+
+
+async def test_a_snapshot_that_was_begun_too_long_ago_gives_way_to_the_newest(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.forget_state()
+    rounds = desk.scribe.play(GENESIS, 4, 0, 1)
+    desk.serve(rounds[:2], A)
+    desk.swarm.break_after = 1
+    assert isinstance(await desk.snapshot(A), ev.SnapshotFailed)
+    desk.swarm.break_after = None
+    newest = desk.serve(rounds, A)
+    monkeypatch.setattr(couriers, "BEGUN_SECONDS", -1.0)
+    event = await desk.snapshot(A)
+    assert isinstance(event, ev.SnapshotFetched)
+    assert event.head == newest.head
+
+
+async def test_a_snapshot_that_leads_nowhere_any_longer_is_not_ended(desk: Desk) -> None:
+    rounds = desk.scribe.play(GENESIS, 4, 0, 1)
+    begun = desk.serve(rounds[:2], A)
+    desk.swarm.break_after = 1
+    assert isinstance(await desk.snapshot(A), ev.SnapshotFailed)
+    desk.swarm.break_after = None
+    desk.store.create_state(begun.head, lambda out: out.fill(1.0), SPEC.chunks)
+    desk.store.move_head(begun.head)  # it came there by itself
+    newest = desk.serve(rounds, A)
+    event = await desk.snapshot(A)
+    assert isinstance(event, ev.SnapshotFetched)
+    assert event.head == newest.head
+
+
 async def test_where_one_holder_is_away_the_next_is_asked(desk: Desk) -> None:
     desk.forget_state()
     served = desk.serve(desk.scribe.play(GENESIS, 1, 0, 1), A, B)

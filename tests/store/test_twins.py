@@ -103,6 +103,7 @@ class Twins(RuleBasedStateMachine):
         assert self.memory.head() == self.disk.head()
         assert self.memory.noted("run") == self.disk.noted("run")
         assert self.memory.served_snapshot() == self.disk.served_snapshot()
+        assert self.memory.snapshots() == self.disk.snapshots()
         for fork in ("", "b"):
             for round_ in range(13):
                 assert self.answers(self.memory, round_, fork) == self.answers(

@@ -127,6 +127,7 @@ class Node:
             crew=crew,
             report=Report(self.feed, swarm, identity.peer_id),
             shelf=library.shelf,
+            lending=library.lending,
         )
         founding = Founding(self._settings, store, disk, swarm, crew)
         run = await founding.run(ground.report, belonging)

@@ -48,6 +48,7 @@ def assemble(ground: Ground, run: Run) -> Parts:
         stance=stance,
         report=ground.report,
         shelf=ground.shelf,
+        lending=ground.lending,
     )
 
 

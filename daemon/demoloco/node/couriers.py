@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from demoloco.codec.gift import max_bytes as gift_limit
 from demoloco.codec.layout import CHUNK
@@ -21,7 +22,7 @@ from demoloco.node.report import Report
 from demoloco.outer.agreed import fingerprint
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
-from demoloco.rounds.rules import head_of
+from demoloco.rounds.rules import head_of, heavier
 from demoloco.swarm.port import Swarm
 from demoloco.types import BlobRef, Digest, Gift, Head, Manifest, PeerId, Round, Snapshot, short
 from demoloco.wire import decode_genesis
@@ -30,9 +31,20 @@ MAX_GIVERS = 3
 GIFT_SECONDS = 30.0
 """So long, or as long as the state took, a joiner waits for its gift when it has the state."""
 PROGRESS_SECONDS = 5.0
+BEGUN_SECONDS = 3600.0
+"""So long the joiner goes on with a snapshot that it began, though there are newer ones."""
 
 Log = Sequence[tuple[Manifest, bytes]]
 """Manifests with their signed bytes, linked, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A snapshot some parts of which are here."""
+
+    snapshot: Snapshot
+    manifest: Manifest | None
+    since: float
 
 
 class Couriers:
@@ -53,6 +65,7 @@ class Couriers:
         self._post = post
         self._given = gifts.Given(ledger.store)
         self._descent = Descent()
+        self._begun: _Begun | None = None
         self._turn = 0  # whose snapshot is tried first: not twice that of one who may lie
 
     async def fetch_packet(self, errand: ef.Fetch) -> None:
@@ -103,22 +116,63 @@ class Couriers:
         self._post(ev.ManifestsFetched(errand.holder, manifests))
 
     async def fetch_snapshot(self, errand: ef.FetchSnapshot) -> None:
-        """→ SnapshotFetched | SnapshotFailed. Parts come from several holders at once."""
-        why = "nobody serves one"
-        joining = self._ledger.store.head() is None
-        first, self._turn = self._turn % max(1, len(errand.holders)), self._turn + 1
-        for holder in (*errand.holders[first:], *errand.holders[:first]):
+        """→ SnapshotFetched | SnapshotFailed. Parts come from several holders at once.
+
+        One of which some parts came goes on, as long as each try brings more of it: the newest
+        would begin anew, and who has a thin link might never end."""
+        event: ev.Event
+        try:
+            event = await self._snapshot(errand.holders)
+        except (SwarmError, StoreError, ValueError) as error:
+            event = ev.SnapshotFailed(str(error))
+        self._post(event)
+
+    async def _snapshot(self, holders: Sequence[PeerId]) -> ev.SnapshotFetched:
+        """Raises: SwarmError, StoreError, ValueError."""
+        failed: Exception = SwarmError("nobody serves one")
+        begun = self._worth_ending() if holders else None
+        first, self._turn = self._turn % max(1, len(holders)), self._turn + 1
+        sources: list[PeerId | _Begun] = [*holders[first:], *holders[:first]]
+        for source in sources if begun is None else [begun, *sources]:
             try:
-                snapshot = await self._swarm.snapshot(holder)
-                manifest = await self._manifest_of(snapshot, holder, errand.holders)
-                await self._state(snapshot, errand.holders, joining)
+                if not isinstance(source, _Begun):
+                    return await self._bring(await self._begin(source, holders), holders)
+                return await self._bring(source, holders)
             except (SwarmError, StoreError, ValueError) as error:
-                why = str(error)
-                continue
-            name = fingerprint(blob.digest for blob in snapshot.blobs)
-            self._post(ev.SnapshotFetched(snapshot.head, name, manifest))
-            return
-        self._post(ev.SnapshotFailed(why))
+                if self._begun is not None:
+                    raise
+                failed = error
+        raise failed
+
+    async def _begin(self, holder: PeerId, holders: Sequence[PeerId]) -> _Begun:
+        snapshot = await self._swarm.snapshot(holder)
+        manifest = await self._manifest_of(snapshot, holder, holders)
+        return _Begun(snapshot, manifest, _now())
+
+    def _worth_ending(self) -> _Begun | None:
+        """What was begun, if it still leads ahead."""
+        head = self._ledger.store.head()
+        begun, self._begun = self._begun, None
+        if begun is None or _now() - begun.since > BEGUN_SECONDS:
+            return None
+        return begun if head is None or heavier(begun.snapshot.head, head) else None
+
+    async def _bring(self, begun: _Begun, holders: Sequence[PeerId]) -> ev.SnapshotFetched:
+        """All that lacks; if that fails, it stays begun only where it came closer to its end.
+
+        Raises: SwarmError, StoreError."""
+        snapshot, store = begun.snapshot, self._ledger.store
+        self._check_size(snapshot)
+        before = await self._disk(store.missing_parts, snapshot)
+        self._begun = None
+        try:
+            await self._state(snapshot, holders, store.head() is None)
+        except (SwarmError, StoreError):
+            if len(await self._disk(store.missing_parts, snapshot)) < len(before):
+                self._begun = begun
+            raise
+        name = fingerprint(blob.digest for blob in snapshot.blobs)
+        return ev.SnapshotFetched(snapshot.head, name, begun.manifest)
 
     async def _state(self, snapshot: Snapshot, holders: Sequence[PeerId], joining: bool) -> None:
         """The parts of the state, and beside them a gift, which may take a while longer."""
@@ -212,10 +266,12 @@ class Couriers:
         if born is not None and decode_genesis(born).snapshot != snapshot.blobs:
             raise SwarmError("a snapshot of round 0 that is not the genesis's")
 
-    async def _parts(self, snapshot: Snapshot, holders: Sequence[PeerId]) -> None:
-        chunks = self._ledger.expected.spec.chunks
-        if sum(blob.size for blob in snapshot.blobs) != chunks * CHUNK * 4:
+    def _check_size(self, snapshot: Snapshot) -> None:
+        size = self._ledger.expected.spec.chunks * CHUNK * 4
+        if sum(blob.size for blob in snapshot.blobs) != size:
             raise SwarmError("a snapshot of another size than this run's model")
+
+    async def _parts(self, snapshot: Snapshot, holders: Sequence[PeerId]) -> None:
         store = self._ledger.store
         missing = await self._disk(store.missing_parts, snapshot)
         self._report.line(
@@ -241,9 +297,13 @@ class Couriers:
                     group.create_task(get(turn, part))
         except* (SwarmError, StoreError) as errors:
             raise errors.exceptions[0] from errors
-        await self._disk(store.finish_snapshot, snapshot, chunks)
+        await self._disk(store.finish_snapshot, snapshot, self._ledger.expected.spec.chunks)
         if store.head() is None:
             await self._disk(self._ledger.adopt, snapshot.head)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class _Progress:

@@ -135,8 +135,9 @@ class Doings:
     async def _keep_house(self, head: Head) -> None:
         """What can wait: nothing is lost if it fails."""
         parts, stance = self._parts, self._parts.stance
-        keep = (parts.run, head.digest, *stance.states)
         try:
+            lent = parts.lending.wanted(await parts.disk(parts.ledger.store.snapshots))
+            keep = (parts.run, head.digest, *stance.states, *lent)
             await parts.disk(parts.ledger.prune, keep, stance.checkpoints, parts.me)
             tally = parts.report.account.note(head.digest.hex())
             await parts.disk(parts.ledger.note_json, "tally", tally)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from demoloco.node.gifts import Shelf
+from demoloco.node.lending import Lending
 from demoloco.store.port import Store
 from demoloco.swarm.port import BlobReader
 from demoloco.types import Digest, Genesis, Gift, Snapshot
@@ -17,6 +18,7 @@ class StoreLibrary:
         self._store = store
         self._genesis: Genesis | None = None
         self.shelf = Shelf(store.checkpoint_dir() / "gifts")
+        self.lending = Lending()
 
     def know(self, genesis: Genesis) -> None:
         """From now on tell newcomers of this run."""
@@ -26,7 +28,8 @@ class StoreLibrary:
         return self._genesis if self._store.head() is not None else None
 
     def open_blob(self, blob: Digest) -> BlobReader | None:
-        return self._store.open_blob(blob) or self.shelf.open(blob)
+        kept = self._store.open_blob(blob)
+        return self.shelf.open(blob) if kept is None else self.lending.watched(blob, kept)
 
     def manifests(self, head: Digest, count: int) -> Sequence[bytes]:
         return self._store.manifests(head, count)

@@ -9,6 +9,7 @@ from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.gifts import Shelf
 from demoloco.node.ledger import Ledger
+from demoloco.node.lending import Lending
 from demoloco.node.report import Report
 from demoloco.node.stance import Stance
 from demoloco.rounds.machine import Machine
@@ -30,6 +31,7 @@ class Ground:
     crew: Crew
     report: Report
     shelf: Shelf
+    lending: Lending
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +50,7 @@ class Parts:
     stance: Stance
     report: Report
     shelf: Shelf
+    lending: Lending
 
     @property
     def me(self) -> PeerId:

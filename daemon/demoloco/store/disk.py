@@ -155,12 +155,19 @@ class DiskStore:
 
     # -- snapshots --------------------------------------------------------------------------------
     def served_snapshot(self) -> Snapshot | None:
+        kept, head = self.snapshots(), self.head()
+        if kept or head is None:
+            return kept[0] if kept else None
+        return self._states.snapshot_of(head.digest)
+
+    def snapshots(self) -> Sequence[Snapshot]:
         head = self.head()
         if head is None:
-            return None
+            return ()
         chain = ancestry(self._log.links(), head.digest)
-        kept = snapshot_rounds(self._states.heads(), chain, self.snapshot_every)
-        return self._states.snapshot_of((kept[0] if kept else head).digest)
+        heads = snapshot_rounds(self._states.heads(), chain, self.snapshot_every)
+        kept = (self._states.snapshot_of(one.digest) for one in heads)
+        return tuple(snapshot for snapshot in kept if snapshot is not None)
 
     def missing_parts(self, snapshot: Snapshot) -> tuple[BlobRef, ...]:
         if self._states.snapshot_of(snapshot.head.digest) == snapshot:

@@ -145,11 +145,17 @@ class MemoryStore:
 
     # -- snapshots --------------------------------------------------------------------------------
     def served_snapshot(self) -> Snapshot | None:
+        kept = self.snapshots()
+        if kept or self._head is None:
+            return kept[0] if kept else None
+        return self.snapshot_of(self._head.digest)
+
+    def snapshots(self) -> Sequence[Snapshot]:
         if self._head is None:
-            return None
+            return ()
         chain = ancestry(self._links, self._head.digest)
-        kept = snapshot_rounds(self._heads(), chain, self.snapshot_every)
-        return self.snapshot_of((kept[0] if kept else self._head).digest)
+        heads = snapshot_rounds(self._heads(), chain, self.snapshot_every)
+        return tuple(self._states[head.digest][0] for head in heads)
 
     def missing_parts(self, snapshot: Snapshot) -> tuple[BlobRef, ...]:
         if self.snapshot_of(snapshot.head.digest) == snapshot:

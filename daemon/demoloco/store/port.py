@@ -116,6 +116,11 @@ class Store(Protocol):
         (round 0 included), else the head's."""
         ...
 
+    def snapshots(self) -> Sequence[Snapshot]:
+        """All kept states that the head builds on and whose round `snapshot_every` divides, newest
+        first."""
+        ...
+
     # -- fetching a snapshot ----------------------------------------------------------------------
     def missing_parts(self, snapshot: Snapshot) -> tuple[BlobRef, ...]:
         """What a fetch that was broken off left to get, each part once.
