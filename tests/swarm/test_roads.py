@@ -233,6 +233,68 @@ async def test_a_peer_of_another_run_learns_no_certificate(auto: AutoLab) -> Non
         await second.swarm.roads.call(first.peer, Method.DIRECT, body, 3.0)
 
 
+async def test_a_stranger_gets_no_certificate_and_is_not_trusted(auto: AutoLab) -> None:
+    first, second = await two(auto)
+    stranger = Identity.new()
+    transport = MemoryTransport(auto.network, stranger.peer_id, "/ip4/127.0.0.1/tcp/77")
+    body = encode_direct(a_run(first), DirectOffer(make(stranger).der, ()))
+    await transport.start(_Service())
+    await transport.connect(first.peer, first.swarm.addresses, 3.0)
+    with pytest.raises(Refused, match=roads.STRANGER):
+        await transport.call(first.peer, Method.DIRECT, body, 3.0)
+    await transport.stop()
+    assert first.swarm.roads._trust.roots == b""
+    await opened(second, first)
+
+
+async def test_who_is_no_member_yet_asks_again_soon(
+    auto: AutoLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await two(auto)
+    seen = second.swarm.roads.seen
+    monkeypatch.setattr(second.swarm.roads, "seen", lambda member: None)
+    member = second.swarm.roads._members.pop(first.peer)
+    assert await first.swarm.fetch(second.shelf.put(b"small"), [second.peer]) == b"small"
+    way = first.swarm.roads._ways[second.peer]
+    await until(lambda: way.error is not None)
+    assert str(way.error) == roads.STRANGER
+    assert way.choice.aside_left(Road.GRPC, first.swarm.roads._now()) < 3
+    seen(member)
+    way.choice.forgive(Road.GRPC)
+    await opened(first, second)
+
+
+async def test_a_member_that_names_anothers_host_makes_nobody_dial_it(auto: AutoLab) -> None:
+    first, second = await two(auto)
+    with socket.create_server(("127.0.0.2", 0)) as victim:
+        victim.setblocking(False)
+        theirs = f"127.0.0.2:{victim.getsockname()[1]}"
+        own = second.swarm.roads.direct
+        second.swarm.roads._trust.take(first.peer, first.swarm.roads._own.der)
+        offer = DirectOffer(second.swarm.roads._own.der, (theirs, *own))
+        lanes = await first.swarm.roads._dialled(second.peer, offer)
+        assert lanes._place == own[0]
+        await lanes.close()
+        with pytest.raises(BlockingIOError):
+            victim.accept()
+    assert first.swarm.traffic.dropped == 1
+
+
+async def test_a_member_is_dialled_where_libp2p_sees_it(
+    auto: AutoLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await two(auto)
+    mine = first.swarm.roads
+
+    async def observed(peer: str) -> str:
+        return "/ip4/203.0.113.9/tcp/4001"
+
+    monkeypatch.setattr(mine._libp2p, "observed", observed)
+    places = ("203.0.113.9:5", "203.0.113.10:5", "127.0.0.1:5")
+    assert await mine._own_places(second.peer, places) == (places[0], places[2])
+    assert first.swarm.traffic.dropped == 1
+
+
 def test_the_offer_of_a_direct_road_travels_as_it_is() -> None:
     run = digest_of(b"run")
     offer = DirectOffer(b"certificate", ("203.0.113.7:1", "[2001:db8::1]:2"))

@@ -90,6 +90,11 @@ def hosts_of(addresses: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"[{host}]" if kind == "ip6" else host for kind, host in hosts))
 
 
+def host_of(place: str) -> str:
+    """The host of a host:port, IPv6 in brackets."""
+    return place.rpartition(":")[0]
+
+
 def places_of(addresses: Iterable[str], port: int) -> tuple[str, ...]:
     """These multiaddrs' hosts with this port."""
     return tuple(f"{host}:{port}" for host in hosts_of(addresses))[:MAX_ADDRESSES]

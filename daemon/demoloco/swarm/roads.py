@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
@@ -22,6 +22,8 @@ from demoloco.swarm.direct import (
     Trust,
     decode_direct,
     encode_direct,
+    host_of,
+    hosts_of,
     places_of,
 )
 from demoloco.swarm.grpc_lanes import GrpcLanes
@@ -50,6 +52,7 @@ MAX_PAUSE_SECONDS = 2.0
 """So long a blob waits, where it may take no other road, for one that failed a moment ago."""
 INSTEAD = (Fault.BROKEN, Fault.UNKNOWN, Fault.DOWN, Fault.REFUSED, Fault.BACKOFF)
 """Failures of libp2p at which a call surely never arrived, and may go over gRPC."""
+STRANGER = "the direct road is for members, and you are none that it knows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,10 @@ class Roads:
         self._trust = Trust()
         self.listener = GrpcListener(self._own, self._trust, libp2p.meter)
         self._ways: dict[PeerId, _Way] = {}
+        self._members: dict[PeerId, Member] = {}
         self._tasks = Tasks()
+        self.drop: Callable[[PeerId, str], None] = _count_nothing
+        """Told when what a peer sent is of no use, and why."""
         self.run: Digest | None = None
         """Set when the node enters it; before, nobody is told or believed anything."""
 
@@ -132,6 +138,7 @@ class Roads:
 
     def seen(self, member: Member) -> None:
         """A member's newest record: where its direct road begins may have changed."""
+        self._members[member.peer] = member
         way = self._way(member.peer)
         if way.offered is not None and way.offered != member.direct:
             way.offer = None
@@ -141,6 +148,7 @@ class Roads:
     def lost(self, peer: PeerId) -> None:
         """No member any longer: what it opened is of no use, and what leads to it is closed."""
         self._trust.drop(peer)
+        self._members.pop(peer, None)
         way = self._ways.pop(peer, None)
         if way is not None and way.opening is not None:
             way.opening.cancel()
@@ -262,8 +270,7 @@ class Roads:
 
     async def _opened(self, peer: PeerId, way: _Way, seconds: float) -> None:
         """Raises: Unreachable that names the peer and says why there is no direct road to it."""
-        broke = isinstance(way.error, Unreachable) and way.error.fault is not Fault.NO_ROAD
-        if way.lanes is None and broke:
+        if way.lanes is None and way.error is not None and _may_pass(way.error):
             left = way.choice.aside_left(Road.GRPC, self._now())
             await asyncio.sleep(min(left, MAX_PAUSE_SECONDS))
         self._open_soon(peer, way)
@@ -293,8 +300,7 @@ class Roads:
             way.error = error
             if isinstance(error, Unreachable) and error.fault is Fault.UNKNOWN:
                 return  # libp2p has yet to dial it
-            unasked = isinstance(error, Unreachable) and error.fault is not Fault.NO_ROAD
-            soon = unasked or self._wish.exchange == "grpc"
+            soon = _may_pass(error) or self._wish.exchange == "grpc"
             way.choice.failed(Road.GRPC, self._now(), 0.0 if soon else OUT_OF_REACH_SECONDS)
         finally:
             way.opening = None
@@ -317,20 +323,38 @@ class Roads:
         run, offer = decode_direct(reply)
         if run != self.run:
             raise PacketError("a direct road of another run")
+        if peer not in self._members:
+            raise Unreachable(Fault.BROKEN, "it is no member now")
         self._trust.take(peer, offer.certificate)
         return offer
 
     async def _dialled(self, peer: PeerId, offer: DirectOffer) -> GrpcLanes:
         pem = certificates.check(offer.certificate, peer)
+        places = await self._own_places(peer, offer.places)
         lanes = GrpcLanes(self._own, peer, pem, self.meter)
-        await lanes.dial(offer.places, DIAL_SECONDS)
+        await lanes.dial(places, DIAL_SECONDS)
         return lanes
 
-    def _on_direct(self, peer: PeerId, offer: DirectOffer) -> bytes:
-        """A peer of this run gives its certificate and asks for this node's.
+    async def _own_places(self, peer: PeerId, places: Sequence[str]) -> tuple[str, ...]:
+        """Those at hosts where libp2p finds the peer, too: nobody makes this node dial others."""
+        member = self._members.get(peer)
+        hosts = set(hosts_of(member.addresses)) if member is not None else set()
+        if not hosts.issuperset(map(host_of, places)):
+            with suppress(Unreachable):
+                seen = await self._libp2p.observed(peer)
+                hosts.update(hosts_of([seen] if seen else []))
+        for place in places:
+            if host_of(place) not in hosts:
+                self.drop(peer, f"a direct road at {host_of(place)}, where it is not")
+        return tuple(place for place in places if host_of(place) in hosts)
 
-        Raises: PacketError.
+    def _on_direct(self, peer: PeerId, offer: DirectOffer) -> bytes:
+        """A member gives its certificate and asks for this node's.
+
+        Raises: PacketError; Refused for strangers.
         """
+        if peer not in self._members:
+            raise Refused(STRANGER)
         before = self._trust.version
         self._trust.take(peer, offer.certificate)
         way = self._ways.get(peer)
@@ -348,3 +372,14 @@ class Roads:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _may_pass(error: DemolocoError) -> bool:
+    """Whether the next try may well succeed: the peer did not say no for good."""
+    if isinstance(error, Unreachable):
+        return error.fault is not Fault.NO_ROAD
+    return str(error) == STRANGER
+
+
+def _count_nothing(peer: PeerId, why: str) -> None:
+    pass

@@ -35,6 +35,8 @@ class RoadsMesh(Mesh):
             emit(event)
 
         await super().start(hear, library)
+        if roads is not None:
+            roads.drop = self._standing.drop
 
     def enter(self, run: Digest) -> None:
         if self.roads is not None:
