@@ -5,7 +5,7 @@ receipt is back a round trip after the first byte left."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -236,3 +236,132 @@ def test_a_round_trip_is_the_shortest_of_the_newest() -> None:
     assert trips.of(peer) == 0.1
     trips.note(peer, 0.3)
     assert trips.of(peer) == 0.3
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_a_thin_member_that_fetches_while_others_are_sent_to_costs_no_estimate(
+    share: float,
+) -> None:
+    """Its packet takes a second; what goes to a fast member meanwhile is there at once."""
+    lab = Lab(50 * MBIT, 0.02)
+    fast, thin = (Far(PeerId(name), 0.02, claim) for name, claim in (("b", 50 * MBIT), ("d", 16e3)))
+    lab.claim = 50 * MBIT
+    lab.carry(2_000_000)
+    before = lab.way.rate
+    for _ in range(8):
+        lab.at += 2.0
+        slow = lab.way.begin(thin)
+        slow.carried(14_000)
+        quick = lab.way.begin(fast)
+        lab.at += 14_000 / lab.rate
+        quick.carried(14_000)
+        lab.at += 0.02
+        quick.end(whole=True)
+        lab.at += 14_000 / (share * 16e3)
+        slow.end(whole=True)
+    assert lab.way.rate > 0.9 * before
+
+
+@dataclass
+class Blob:
+    """On its way to a peer that takes no more than so much."""
+
+    passage: Passage
+    peer: Peer
+    left: float
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    takes: float
+    claim: float
+
+    @property
+    def far(self) -> Far:
+        return Far(PeerId(self.name), 0.02, self.claim)
+
+
+def share_out(lab: Lab, starts: list[tuple[float, Peer, int]]) -> None:
+    """Blobs that begin when told, each at the lesser of its peer's rate and its share of the
+    link's, to the end of all."""
+    waiting = sorted(((lab.at + after, peer, size) for after, peer, size in starts), key=_when)
+    under_way: list[Blob] = []
+    receipts: list[tuple[float, Passage]] = []
+    while waiting or under_way or receipts:
+        rates = {}
+        room, hungry = lab.rate, sorted(under_way, key=lambda blob: blob.peer.takes)
+        for number, blob in enumerate(hungry):
+            rates[id(blob)] = min(blob.peer.takes, room / (len(hungry) - number))
+            room -= rates[id(blob)]
+        done = [lab.at + blob.left / rates[id(blob)] for blob in under_way]
+        then = min(done + [at for at, *_ in waiting[:1]] + [at for at, _ in receipts[:1]])
+        for blob in under_way:
+            blob.left -= (then - lab.at) * rates[id(blob)]
+        lab.at = then
+        while waiting and waiting[0][0] <= then:
+            _, peer, size = waiting.pop(0)
+            under_way.append(Blob(lab.way.begin(peer.far), peer, size))
+            under_way[-1].passage.carried(size)
+        gone = [blob for blob in under_way if blob.left < 1]
+        under_way = [blob for blob in under_way if blob.left >= 1]
+        receipts += [(then + 0.02, blob.passage) for blob in gone]
+        while receipts and receipts[0][0] <= then:
+            receipts.pop(0)[1].end(whole=True)
+
+
+def _when(start: tuple[float, Peer, int]) -> float:
+    return start[0]
+
+
+FAST = tuple(Peer(name, 50 * MBIT, 50 * MBIT) for name in "abc")
+
+
+@pytest.mark.parametrize("claim", [0.0, 2 * MBIT])
+def test_all_to_whom_it_was_fast_are_believed_when_each_shows_less(claim: float) -> None:
+    lab = Lab(50 * MBIT, 0.02)
+    share_out(lab, [(0.0, peer, 700_000) for peer in FAST[:2]])
+    lab.rate = 2 * MBIT
+    for peer in FAST[:2] * 2:
+        lab.at += 5
+        share_out(lab, [(0.0, replace(peer, claim=claim), 300_000)])
+    assert lab.way.rate == pytest.approx(lab.rate, rel=0.2)
+
+
+@given(
+    thins=st.lists(
+        st.tuples(st.floats(2_000, 60_000), st.floats(1, 4) | st.just(0.0)), min_size=1, max_size=3
+    ),
+    rounds=st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(5_000, 60_000),
+            st.lists(
+                st.tuples(st.floats(0, 3), st.sampled_from(FAST), st.integers(5_000, 2_000_000)),
+                max_size=6,
+            ),
+        ),
+        min_size=4,
+        max_size=12,
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_thin_receivers_among_fast_ones_never_cost_more_than_two_thirds(
+    thins: list[tuple[float, float]],
+    rounds: list[tuple[int, int, list[tuple[float, Peer, int]]]],
+) -> None:
+    """Whether they say nothing, the truth, or more than they take just now."""
+    lab = Lab(50 * MBIT, 0.02)
+    share_out(lab, [(0.0, peer, 700_000) for peer in FAST])
+    for number, size, starts in rounds:
+        takes, claims = thins[number % len(thins)]
+        thin = Peer(f"thin {number % len(thins)}", takes, claims * takes)
+        lab.at += 2
+        share_out(lab, [(0.0, thin, size), *starts])
+        assert lab.rate / 3 < lab.way.rate < 1.25 * lab.rate
+
+    lab.rate = 5 * MBIT
+    for _ in range(3):
+        lab.at += 2
+        share_out(lab, [(0.0, peer, 300_000) for peer in FAST])
+    assert lab.way.rate == pytest.approx(lab.rate, rel=0.3)

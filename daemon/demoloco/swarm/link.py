@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demoloco.swarm.slow_start import idle_seconds
+from demoloco.swarm.takers import Open, Takers, Verdict
 from demoloco.types import PeerId
 
 DOUBT_SHARE = 0.1
@@ -36,7 +37,8 @@ OTHERS_SHARE = 0.6
 """At more than this share of what the other sides say they carry, they may be what slowed it."""
 OTHERS_WEIGHT = 0.5
 OTHERS_MOST = 0.4 * MEMORY
-"""So much the same other sides may say, in all, against what was carried to or from others."""
+"""So much the same other sides may say, in all, against what was carried to or from others, until
+all of these say less too."""
 UNASKED_WEIGHT = 0.25
 """What comes unasked goes to several at once, each at its sender's own pace."""
 CUT_SECONDS = 1.0
@@ -59,6 +61,7 @@ TRIPS_KEPT = 6
 MAX_PEERS = 512
 
 NOBODY = PeerId("")
+ANYBODY: frozenset[PeerId] = frozenset()
 
 Clock = Callable[[], float]
 
@@ -88,7 +91,7 @@ class Lesson:
     rate: float  # bytes a second, at least
     seconds: float
     held: bool  # an own limit slowed it, not the link
-    claims: float  # what the other sides say they carry, in all; 0 = some do not say
+    claims: float  # what the other sides say they carry, in all; 0 = none says
 
 
 @dataclass(slots=True)
@@ -98,13 +101,49 @@ class _Sample:
     most: float  # and at most, if nothing else slowed it
     weight: float  # of its word against a higher rate; 0: it may only raise the estimate
     seconds: float
-    peers: frozenset[PeerId]
-    others: bool  # they may have slowed it
+    others: bool  # the other sides may have slowed it
+    verdict: Verdict  # on them
 
-    def weighs_against(self, rate: float) -> float:
-        """How much it says against so high a rate."""
-        clear = self.seconds >= CLEAR_SECONDS and rate >= CLEARLY * self.most
-        return (MEMORY if clear else 1.0) * self.weight * (OTHERS_WEIGHT if self.others else 1.0)
+    def tells_little_of(self, sample: _Sample) -> bool:
+        """Was slowed by peers other than those with whom the other one was seen?"""
+        peers = sample.verdict.peers
+        if self.tells_nothing_of(sample.rate):
+            return not self.same_peers_as(sample)
+        return self.others and self.verdict.peers.isdisjoint(peers - {NOBODY})
+
+    def tells_nothing_of(self, rate: float) -> bool:
+        """Would have been as slow on a link that carries so much, as far as is known?"""
+        verdict = self.verdict
+        silent = not verdict.claims and NOBODY not in verdict.peers
+        thin = 0 < CLEARLY * verdict.claims <= rate
+        return silent or thin or verdict.uneven
+
+    def same_peers_as(self, sample: _Sample) -> bool:
+        """Was carried to or from all those with whom the other one was seen?"""
+        peers = sample.verdict.peers
+        return NOBODY not in peers and peers <= self.verdict.peers
+
+    def weighs_against(self, sample: _Sample) -> float:
+        """How much it says against a higher rate."""
+        clear = self.seconds >= CLEAR_SECONDS and sample.rate >= CLEARLY * self.most
+        doubtful = self.others and not self.same_peers_as(sample)
+        return (MEMORY if clear else 1.0) * self.weight * (OTHERS_WEIGHT if doubtful else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A time in which something was always under way, or a window of it."""
+
+    size: int
+    seconds: float
+    doubt: float  # so much of them, more or less
+    own_seconds: float  # of them: waited for an own limit
+    takers: Takers
+    held: bool  # an own limit slowed it
+
+    @property
+    def rate(self) -> float:
+        return self.size / (self.seconds + self.doubt)
 
 
 @dataclass(slots=True)
@@ -114,6 +153,8 @@ class _Busy:
     began: float
     round_trip: float
     window_began: float
+    takers: Takers
+    window_takers: Takers
     size: int = 0
     held: float = 0.0
     progress: float = 0.0  # when bytes went or arrived last
@@ -122,12 +163,14 @@ class _Busy:
     window_size: int = 0
     window_held: float = 0.0
     windows: int = 0
-    claims: float = 0.0
-    claims_known: bool = True
     whole: bool = True
     cold: int = 0  # connections whose window is yet to open; none if any of them was warm
     peers: frozenset[PeerId] = frozenset()
     asked: bool = True
+
+    def were_open(self, now: float, those: Open) -> None:
+        self.takers.were(now, those)
+        self.window_takers.were(now, those)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +187,16 @@ class Far:
 class Passage:
     """One transfer under way."""
 
-    def __init__(self, way: Way, far: Far) -> None:
+    def __init__(self, way: Way, far: Far, at: float) -> None:
         self._way: Way | None = way
         self.far = far
-        self.any = False  # of its bytes went
+        self.began = at
+        self.size = 0  # of its bytes, so many went
 
     def carried(self, size: int, held_seconds: float = 0.0) -> None:
         """So many bytes went on after waiting so long for this node's own limit."""
         if self._way is not None:
-            self.any = True
+            self.size += size
             self._way.carried(size, held_seconds)
 
     def end(self, whole: bool) -> None:
@@ -188,15 +232,16 @@ class Way:
     def begin(self, far: Far | None = None) -> Passage:
         """A transfer begins: up, with its first byte; down, when it is asked for."""
         far = far or Far()
-        passage = Passage(self, far)
-        self._open.add(passage)
+        now = self._now()
+        passage = Passage(self, far, now)
         if self._busy is None:
             asking = far.round_trip if far.asked else 0.0
-            self._busy = _Busy(self._now(), asking, self._now(), cold=int(far.cold))
+            self._busy = _Busy(now, asking, now, Takers(now), Takers(now), cold=int(far.cold))
         elif far.peer not in self._busy.peers:
             self._busy.cold += 1 if far.cold and self._busy.cold else -self._busy.cold
-        self._busy.claims = max(self._busy.claims, sum(one.far.claim for one in self._open))
-        self._busy.claims_known &= far.claim > 0
+        if self._open:
+            self._busy.were_open(now, self._those())
+        self._open.add(passage)
         self._busy.peers |= {far.peer}
         self._busy.asked &= far.asked
         return passage
@@ -214,18 +259,24 @@ class Way:
         seconds = self._now() - busy.window_began
         if seconds < WINDOW_SECONDS:
             return
+        busy.were_open(self._now(), self._those())
         if busy.windows:
             held = busy.window_held > HELD_SHARE * seconds
-            self._take(busy.window_size, seconds, DOUBT_SECONDS, busy.window_held, held=held)
+            own, takers = busy.window_held, busy.window_takers
+            self._take(_Seen(busy.window_size, seconds, DOUBT_SECONDS, own, takers, held))
         busy.windows += 1
         busy.window_began, busy.window_size, busy.window_held = self._now(), 0, 0.0
+        busy.window_takers = Takers(self._now())
 
     def end(self, passage: Passage, whole: bool) -> None:
         """A passage's own business."""
-        self._open.discard(passage)
         busy = self._busy
         assert busy is not None
-        busy.whole &= whole or not passage.any
+        busy.were_open(self._now(), self._those())
+        self._open.discard(passage)
+        if whole:
+            self._one_went(passage, busy)
+        busy.whole &= whole or not passage.size
         if whole:
             busy.progress = self._now()
         if self._open:
@@ -240,6 +291,16 @@ class Way:
             self._learn(busy.size, seconds, trip, lag)
         self._busy = None
 
+    def _those(self) -> Open:
+        return frozenset((one.far.peer, one.far.claim) for one in self._open)
+
+    def _one_went(self, passage: Passage, busy: _Busy) -> None:
+        trip = passage.far.round_trip
+        seconds = max(0.0, self._now() - passage.began - trip) + DOUBT_SECONDS + DOUBT_SHARE * trip
+        busy.takers.one_went(passage.size / seconds)
+        if passage.began >= busy.window_began:
+            busy.window_takers.one_went(passage.size / seconds)
+
     def _learn(self, size: int, seconds: float, trip: float, lag: float) -> None:
         """Of all that was under way: it took so long, without the round trip of the way, and the
         last of it so long after it was given to the road."""
@@ -252,22 +313,19 @@ class Way:
             lag -= busy.held * busy.last_size / (size - busy.last_size)
         lag -= idle
         held = busy.held > HELD_SHARE * seconds and lag <= LAG_SHARE * seconds + doubt
-        self._take(size, seconds, doubt, busy.held, held=held)
+        self._take(_Seen(size, seconds, doubt, busy.held, busy.takers, held))
 
-    def _take(
-        self, size: int, seconds: float, doubt: float, own_seconds: float, *, held: bool
-    ) -> None:
+    def _take(self, seen: _Seen) -> None:
         busy = self._busy
         assert busy is not None
-        rate = size / (seconds + doubt)
-        weight = 0.0 if held else seconds / (seconds + doubt)
+        weight = 0.0 if seen.held else seen.seconds / (seen.seconds + seen.doubt)
         weight *= 1.0 if busy.asked else UNASKED_WEIGHT
-        against = seconds - doubt - OWN_SHARE * own_seconds
-        most = size / against if against > 0 else math.inf
-        claims = busy.claims if busy.claims_known else 0.0
-        others = bool(claims) and rate > OTHERS_SHARE * claims
-        self._keep(_Sample(self._now(), rate, most, weight, seconds, busy.peers, others))
-        self.tell(Lesson(rate, seconds, held, claims))
+        against = seen.seconds - seen.doubt - OWN_SHARE * seen.own_seconds
+        most = seen.size / against if against > 0 else math.inf
+        verdict = seen.takers.judge(seen.rate)
+        others = seen.rate > OTHERS_SHARE * verdict.claims > 0
+        self._keep(_Sample(self._now(), seen.rate, most, weight, seen.seconds, others, verdict))
+        self.tell(Lesson(seen.rate, seen.seconds, seen.held, verdict.claims))
 
     def _learn_of_a_cut(self, busy: _Busy) -> None:
         seconds = busy.progress - busy.began - busy.round_trip
@@ -275,9 +333,10 @@ class Way:
             return
         sure = max(0, busy.size - AHEAD_BYTES) if self._upward else busy.size
         most = busy.size / seconds
-        others = busy.claims_known and most > OTHERS_SHARE * busy.claims
         rate = sure / (busy.progress - busy.began)
-        self._keep(_Sample(self._now(), rate, most, 1.0, seconds, busy.peers, others))
+        verdict = busy.takers.judge(most)
+        others = most > OTHERS_SHARE * verdict.claims > 0
+        self._keep(_Sample(self._now(), rate, most, 1.0, seconds, others, verdict))
 
     def _keep(self, sample: _Sample) -> None:
         """Forget what the newest say enough against."""
@@ -296,18 +355,23 @@ class Way:
     def _is_believed(self, sample: _Sample) -> bool:
         fresh = self._samples[-1].at - sample.at < MEMORY_SECONDS
         by_others: dict[frozenset[PeerId], float] = {}
-        against = 0.0
+        against, seen_since = 0.0, ANYBODY
         for one in self._samples:
             if one.at <= sample.at or one.most >= sample.rate:
                 continue
-            weight = one.weighs_against(sample.rate)
+            weight = one.weighs_against(sample)
             if fresh and weight <= one.weight:
                 continue
-            if one.others and one.peers.isdisjoint(sample.peers - {NOBODY}):
-                by_others[one.peers] = by_others.get(one.peers, 0.0) + weight
+            if one.tells_little_of(sample):
+                seen_since |= one.verdict.peers
+                these = ANYBODY if one.tells_nothing_of(sample.rate) else one.verdict.peers
+                by_others[these] = by_others.get(these, 0.0) + weight
             else:
                 against += weight
-        against += sum(min(OTHERS_MOST, weight) for weight in by_others.values())
+        peers = sample.verdict.peers
+        all_say_less = NOBODY not in peers and peers <= seen_since
+        most = math.inf if all_say_less else OTHERS_MOST
+        against += sum(min(most, weight) for weight in by_others.values())
         return against < ENOUGH
 
 
