@@ -19,7 +19,8 @@ from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryTransport
 from demoloco.swarm.port import MemberLost, MemberSeen
 from demoloco.swarm.roads import Roads, Wish
-from demoloco.swarm.transport import Method, Refused, Unreachable
+from demoloco.swarm.transport import Fault, Method, Refused, Unreachable
+from demoloco.types import PeerId
 from demoloco.wire import digest_of
 from tests.contract.swarm_lab import AutoLab, GrpcLab, MemoryLab, Node, a_run, met, two, until
 
@@ -210,6 +211,34 @@ async def test_a_lost_member_may_not_use_the_direct_road_any_longer(auto: AutoLa
     with pytest.raises(Unreachable, match="trusted"):
         await lanes.call(Method.GENESIS, b"", 3.0)
     assert second.swarm.roads.listener.refused == 1
+
+
+async def test_a_piece_goes_over_libp2p_only_where_it_may(
+    auto: AutoLab, grpc: GrpcLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lab, begins in ((auto, [Method.DIRECT, Method.PUSH]), (grpc, [Method.DIRECT])):
+        first, second = await two(lab)
+        mine, asked = first.swarm.roads, []
+
+        async def call(peer: PeerId, method: Method, *rest: object, asked=asked) -> bytes:
+            if method in (Method.DIRECT, Method.PUSH):
+                asked.append(method)
+            raise Unreachable(Fault.TIMEOUT)
+
+        monkeypatch.setattr(mine._libp2p, "call", call)
+        with pytest.raises(Unreachable):
+            await mine.call(second.peer, Method.PUSH, b"a piece", 3.0)
+        await until(lambda asked=asked: Method.DIRECT in asked)  # its road is looked for meanwhile
+        assert sorted(asked) == begins
+
+
+async def test_a_piece_takes_the_direct_road_once_it_is_open(grpc: GrpcLab) -> None:
+    first, second = await two(grpc)
+    await opened(first, second)
+    first.swarm.roads._libp2p.call = None  # would fail if it were called
+    with pytest.raises(Refused):
+        await first.swarm.roads.call(second.peer, Method.PUSH, b"no piece", 3.0)
+    assert second.swarm.traffic.dropped == 1
 
 
 # What peers say of it

@@ -177,9 +177,13 @@ class Roads:
 
     async def _push(self, peer: PeerId, body: bytes, seconds: float) -> bytes:
         """A piece of a packet: over the direct road, where several connections carry more than
-        one. Raises: Unreachable, Refused."""
+        one. While only that may be taken and is not open, it does not go: it is fetched later.
+
+        Raises: Unreachable, Refused."""
         way = self._way(peer)
         self._open_soon(peer, way)
+        if way.lanes is None and self._wish.exchange == "grpc":
+            raise Unreachable(Fault.NO_ROAD, "it is not open yet")
         if way.lanes is None:
             return await self._libp2p.call(peer, Method.PUSH, body, seconds)
         try:
