@@ -21,12 +21,12 @@ from typing import Any
 
 import uvloop
 
-from demoloco.swarm.access import Access
-from demoloco.swarm.direct import DirectOffer, decode_direct
-from demoloco.swarm.hivemind import HivemindTransport
-from demoloco.swarm.hivemind_p2pd import LOOPBACK
+from demoloco.swarm.hivemind.p2pd import LOOPBACK
+from demoloco.swarm.hivemind.transport import HivemindTransport
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.roads import Roads, Wish
+from demoloco.swarm.links.access import Access
+from demoloco.swarm.roads.direct import DirectOffer, decode_direct
+from demoloco.swarm.roads.transport import Roads, Wish
 from demoloco.swarm.transport import Method
 from demoloco.types import Digest, PeerId
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from demoloco.bounds import peer_from_raw
 from demoloco.swarm import calls
-from demoloco.swarm.gossip import Batch, Silent
+from demoloco.swarm.gossip.rumours import Batch, Silent
 from demoloco.types import Digest, Draft, Entry, Head, Member, Offer, PeerId, Phase, Round
 from demoloco.wire import encode_manifest, encode_member, seal
 

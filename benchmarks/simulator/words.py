@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarks.simulator import sizes
 from demoloco.rounds import events as ev
-from demoloco.swarm.chatter import COMPARED_WITH
-from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Relay, Silent, draw
+from demoloco.swarm.gossip.chatter import COMPARED_WITH
+from demoloco.swarm.gossip.rumours import (
+    PARTNERS,
+    PUBLISHED_TO,
+    RELAYED_TO,
+    Batch,
+    Relay,
+    Silent,
+    draw,
+)
+from demoloco.swarm.gossip.talk import Talk, for_leavers
+from demoloco.swarm.gossip.tidings import Tidings, Told
 from demoloco.swarm.pulse import REST_SHARE
 from demoloco.swarm.roster import Roster, is_goodbye
-from demoloco.swarm.talk import Talk, for_leavers
-from demoloco.swarm.tidings import Tidings, Told
 from demoloco.swarm.timing import Timing
 from demoloco.types import Manifest, Member, Offer, PeerId, Phase
 

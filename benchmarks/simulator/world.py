@@ -16,7 +16,7 @@ from benchmarks.simulator.words import MouthToMouth, ToAll, Words
 from demoloco.rounds import effects as ef
 from demoloco.rounds import events as ev
 from demoloco.rounds.chain import MAX_REPLAY
-from demoloco.swarm.gossip import is_small
+from demoloco.swarm.gossip.rumours import is_small
 from demoloco.types import Digest, Manifest, PeerId
 
 

@@ -81,7 +81,7 @@ def _check_addresses(config: NodeConfig) -> None:
 def _hivemind_swarm(
     identity: Identity, config: NodeConfig, listen: tuple[str, ...], known: tuple[str, ...]
 ) -> Swarm:
-    from demoloco.swarm.hivemind import HivemindSwarm, Options  # takes seconds to import
+    from demoloco.swarm.hivemind.transport import HivemindSwarm, Options  # takes seconds to import
 
     return HivemindSwarm(
         identity,

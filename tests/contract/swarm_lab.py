@@ -14,14 +14,14 @@ import pytest
 
 from demoloco.errors import StoreError
 from demoloco.swarm.addresses import parse_peer
-from demoloco.swarm.hivemind import HivemindSwarm, Options
-from demoloco.swarm.hivemind_p2pd import LOOPBACK
+from demoloco.swarm.hivemind.p2pd import LOOPBACK
+from demoloco.swarm.hivemind.transport import HivemindSwarm, Options
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryNetwork, MemorySwarm, MemoryTransport
 from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.port import MemberSeen, SwarmEvent
-from demoloco.swarm.roads import Wish
-from demoloco.swarm.roads_mesh import RoadsMesh
+from demoloco.swarm.roads.mesh import RoadsMesh
+from demoloco.swarm.roads.transport import Wish
 from demoloco.swarm.timing import Timing
 from demoloco.types import (
     BlobRef,

@@ -24,16 +24,16 @@ from demoloco.bounds import peer_to_raw
 from demoloco.doctor.probing.link import probe_link
 from demoloco.doctor.probing.peer import probe_dial_back
 from demoloco.errors import ConfigError, SwarmError
-from demoloco.swarm.framing import Kind, read_frame
-from demoloco.swarm.hivemind import BLOBS, HivemindSwarm
-from demoloco.swarm.hivemind_calls import NAMESPACE
-from demoloco.swarm.hivemind_hints import (
+from demoloco.swarm.hivemind.framing import Kind, read_frame
+from demoloco.swarm.hivemind.hints import (
     MAX_RECORD_BYTES,
     MAX_RECORD_SECONDS,
     OnlyMembers,
     key_of,
 )
-from demoloco.swarm.hivemind_p2pd import CountingP2P
+from demoloco.swarm.hivemind.p2pd import CountingP2P
+from demoloco.swarm.hivemind.servicer import NAMESPACE
+from demoloco.swarm.hivemind.transport import BLOBS, HivemindSwarm
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.port import MemberLost, MemberSeen
 from demoloco.types import BlobRef
@@ -157,8 +157,8 @@ async def test_two_nodes_stay_members_over_the_direct_road_while_a_p2pd_is_down(
 CHILD = """
 import asyncio, sys, uvloop
 from pathlib import Path
-from demoloco.swarm.hivemind import HivemindSwarm, Options
-from demoloco.swarm.hivemind_p2pd import LOOPBACK
+from demoloco.swarm.hivemind.transport import HivemindSwarm, Options
+from demoloco.swarm.hivemind.p2pd import LOOPBACK
 
 async def main():
     options = Options(reach=LOOPBACK)

@@ -10,10 +10,10 @@ from statistics import median
 
 import pytest
 
-from demoloco.swarm.access import Access, Lane
 from demoloco.swarm.calls import Hello, encode_hello
-from demoloco.swarm.hivemind import HivemindSwarm
-from demoloco.swarm.limits import BURST_SECONDS, Gate
+from demoloco.swarm.hivemind.transport import HivemindSwarm
+from demoloco.swarm.links.access import Access, Lane
+from demoloco.swarm.links.limits import BURST_SECONDS, Gate
 from demoloco.swarm.transport import Method
 from tests.contract.swarm_lab import HIVEMIND_WARNINGS, HivemindLab, Node, two
 

@@ -14,9 +14,9 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from demoloco.bounds import peer_to_raw
-from demoloco.swarm import hivemind_hints
 from demoloco.swarm.clocks import AGAIN_SECONDS, Clocks
-from demoloco.swarm.hivemind_hints import RECORD_SECONDS, OnlyMembers, key_of
+from demoloco.swarm.hivemind import hints as hivemind_hints
+from demoloco.swarm.hivemind.hints import RECORD_SECONDS, OnlyMembers, key_of
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.port import MemberLost, MemberSeen
 from demoloco.types import PeerId

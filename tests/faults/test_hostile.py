@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from hivemind.p2p import PeerID
 
-from demoloco.swarm import hivemind_p2pd as p2pd
 from demoloco.swarm.allowance import MAX_PEERS, Allowance
 from demoloco.swarm.calls import Hello, encode_announcement, encode_hello, encode_publication
 from demoloco.swarm.complaints import AGAIN_SECONDS, ALL_SECONDS, Complaints
-from demoloco.swarm.gossip import Batch
-from demoloco.swarm.hivemind_calls import NAMESPACE, Message, PeerCalls
-from demoloco.swarm.knocking import knock
+from demoloco.swarm.gossip.rumours import Batch
+from demoloco.swarm.hivemind import p2pd
+from demoloco.swarm.hivemind.knocking import knock
+from demoloco.swarm.hivemind.servicer import NAMESPACE, Message, PeerCalls
 from demoloco.swarm.port import MemberLost, MemberSeen, OffersHeard, SwarmEvent
 from demoloco.swarm.service import BUSY, BYTES_A_CALL, CALLS_A_SECOND, CALLS_AT_ONCE, PeerService
 from demoloco.swarm.standing import Standing

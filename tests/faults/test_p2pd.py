@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from demoloco.errors import SwarmError
-from demoloco.swarm import hivemind as adapter
-from demoloco.swarm import hivemind_p2pd as p2pd
 from demoloco.swarm.addresses import tcp_host_port
-from demoloco.swarm.hivemind import (
+from demoloco.swarm.hivemind import p2pd
+from demoloco.swarm.hivemind import transport as adapter
+from demoloco.swarm.hivemind.hints import Hints
+from demoloco.swarm.hivemind.transport import (
     MAX_REBUILD_SECONDS,
     STEADY_SECONDS,
     TRIES_AT_ONE_PORT,
     pause_before_restart,
 )
-from demoloco.swarm.hivemind_hints import Hints
 from demoloco.swarm.port import MemberSeen
 from tests.contract.swarm_lab import HIVEMIND_WARNINGS, HivemindLab, Node, a_run, two, until
 

@@ -13,12 +13,12 @@ import pytest
 from hivemind.p2p import PeerID
 
 from demoloco.errors import SwarmError
-from demoloco.swarm import hivemind_streams
+from demoloco.swarm.blobs.fetching import WINDOW_BYTES
 from demoloco.swarm.calls import Chunk, decode_blob_request, encode_blob_request, encode_chunk
-from demoloco.swarm.fetching import WINDOW_BYTES
-from demoloco.swarm.framing import Kind, read_frame, write_frame
-from demoloco.swarm.hivemind import BLOBS
-from demoloco.swarm.hivemind_streams import MAX_OPEN_PER_PEER
+from demoloco.swarm.hivemind import streams as hivemind_streams
+from demoloco.swarm.hivemind.framing import Kind, read_frame, write_frame
+from demoloco.swarm.hivemind.streams import MAX_OPEN_PER_PEER
+from demoloco.swarm.hivemind.transport import BLOBS
 from demoloco.swarm.port import MemberSeen
 from demoloco.swarm.timing import Timing
 from tests.contract.swarm_lab import (

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from demoloco.config import RunConfig
 from demoloco.node.density import LINK_SHARE, Density, Surroundings, _bits
-from demoloco.swarm.access import Access
+from demoloco.swarm.links.access import Access
+from demoloco.swarm.links.slow_start import GROWTH, WINDOW_BYTES
 from demoloco.swarm.port import Link
-from demoloco.swarm.slow_start import GROWTH, WINDOW_BYTES
 from demoloco.types import Digest, Member, PeerId, Phase, Round
 
 MBIT = 125_000.0

@@ -82,7 +82,7 @@ def test_the_document_names_the_bounds_of_the_code() -> None:
 
 def test_a_swarm_is_large_for_a_leaver_where_words_go_from_mouth_to_mouth() -> None:
     from demoloco.rounds import decide
-    from demoloco.swarm import gossip
+    from demoloco.swarm.gossip import rumours as gossip
 
     assert decide.MANY == gossip.DIRECT
 

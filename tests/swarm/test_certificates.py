@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from demoloco.errors import PacketError
-from demoloco.swarm.certificates import MAX_CERTIFICATE_BYTES, PREFIX, VOUCHER, check, make
-from demoloco.swarm.direct import MAX_TRUSTED, Trust, hosts_of, places_of
 from demoloco.swarm.identity import Identity
+from demoloco.swarm.roads.certificates import MAX_CERTIFICATE_BYTES, PREFIX, VOUCHER, check, make
+from demoloco.swarm.roads.direct import MAX_TRUSTED, Trust, hosts_of, places_of
 
 ME, OTHER = Identity.new(), Identity.new()
 NOW = datetime.now(UTC)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demoloco.swarm.choice import (
+from demoloco.swarm.roads.choice import (
     FIRST_ASIDE_SECONDS,
     FIRST_LOOK_SECONDS,
     LAST_ASIDE_SECONDS,

@@ -12,12 +12,12 @@ from time import monotonic
 
 import pytest
 
-from demoloco.swarm import grpc_listener
-from demoloco.swarm.certificates import Certificate, make
-from demoloco.swarm.direct import DirectOffer, Trust
-from demoloco.swarm.grpc_lanes import LANES, GrpcLanes
-from demoloco.swarm.grpc_listener import GrpcListener
 from demoloco.swarm.identity import Identity
+from demoloco.swarm.roads import listener as grpc_listener
+from demoloco.swarm.roads.certificates import Certificate, make
+from demoloco.swarm.roads.direct import DirectOffer, Trust
+from demoloco.swarm.roads.lanes import LANES, GrpcLanes
+from demoloco.swarm.roads.listener import GrpcListener
 from demoloco.swarm.transport import Busy, Fault, Meter, Method, Refused, Unreachable
 from demoloco.types import PeerId
 
@@ -181,7 +181,7 @@ async def test_an_expired_certificate_is_refused_by_either_side(
 ) -> None:
     now = datetime.now(UTC)
     old = make(OTHER, begins=now - 2 * DAY, ends=now - DAY)
-    monkeypatch.setattr("demoloco.swarm.certificates.check", lambda der, peer: old.pem)
+    monkeypatch.setattr("demoloco.swarm.roads.certificates.check", lambda der, peer: old.pem)
     bench.trust.take(OTHER.peer_id, old.der)  # as if the check had been forgotten
     assert await bench.is_refused(bench.caller(old))
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from demoloco.rounds.decide import MANY
-from demoloco.swarm import gossip
-from demoloco.swarm.doubts import MAX_ASKED, MAX_SILENT, OTHERS_SHARE, Doubts
-from demoloco.swarm.gossip import (
+from demoloco.swarm.gossip import rumours as gossip
+from demoloco.swarm.gossip.doubts import MAX_ASKED, MAX_SILENT, OTHERS_SHARE, Doubts
+from demoloco.swarm.gossip.rumours import (
     DIRECT,
     Batch,
     Relay,
@@ -21,9 +21,9 @@ from demoloco.swarm.gossip import (
     renewal_seconds,
     same_standing,
 )
+from demoloco.swarm.gossip.talk import MAX_PARENTS, VERSION_SECONDS, Talk, name_of
+from demoloco.swarm.gossip.tidings import Tidings
 from demoloco.swarm.roster import Roster
-from demoloco.swarm.talk import MAX_PARENTS, VERSION_SECONDS, Talk, name_of
-from demoloco.swarm.tidings import Tidings
 from demoloco.types import Digest, Member, PeerId, Phase, Round
 from demoloco.wire import digest_of
 from tests.wire.values import HEAD, MEMBER, OFFER

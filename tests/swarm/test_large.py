@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from demoloco.bounds import MAX_SEQUENCE
 from demoloco.swarm import calls
-from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Silent
+from demoloco.swarm.gossip.rumours import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Silent
+from demoloco.swarm.gossip.talk import MAX_OFFERS, MAX_VERSIONS, Talk
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryNetwork, MemorySwarm
 from demoloco.swarm.port import ManifestHeard, MemberLost, MemberSeen, OffersHeard, SwarmEvent
 from demoloco.swarm.service import PeerService
-from demoloco.swarm.talk import MAX_OFFERS, MAX_VERSIONS, Talk
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import Method
 from demoloco.types import Digest, Offer, PeerId, Phase, Round

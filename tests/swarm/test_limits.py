@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demoloco.swarm.limits import (
+from demoloco.swarm.links.limits import (
     BURST_SECONDS,
     MAX_SLICE_BYTES,
     SOON_SECONDS,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demoloco.swarm.link import MEMORY_SECONDS, NOBODY, Far, Passage, RoundTrips, Way
+from demoloco.swarm.links.link import MEMORY_SECONDS, NOBODY, Far, Passage, RoundTrips, Way
 from demoloco.types import PeerId
 
 MBIT = 125_000

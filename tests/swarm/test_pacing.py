@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demoloco.swarm.access import Access
+from demoloco.swarm.links.access import Access
 from demoloco.swarm.port import Link
 from demoloco.types import PeerId
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from demoloco.errors import PacketError
-from demoloco.swarm.arriving import QUIET_SECONDS
-from demoloco.swarm.pieces import (
+from demoloco.swarm.blobs.arriving import QUIET_SECONDS
+from demoloco.swarm.blobs.pieces import (
     BLIND_BYTES,
     MAX_PIECE_BYTES,
     MAX_PUSHED_BYTES,
@@ -21,8 +21,8 @@ from demoloco.swarm.pieces import (
     encode_piece,
     errands,
 )
-from demoloco.swarm.pushing import MAX_PASSING, MAX_UNDER_WAY
-from demoloco.swarm.spacing import Spacing
+from demoloco.swarm.blobs.pushing import MAX_PASSING, MAX_UNDER_WAY
+from demoloco.swarm.blobs.spacing import Spacing
 from demoloco.swarm.transport import Method, Refused
 from demoloco.types import BlobRef, Offer, PeerId
 from tests.faults.virtual_time import in_virtual_time

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from demoloco.errors import ConfigError, SwarmError
-from demoloco.swarm import roads
-from demoloco.swarm.certificates import make
-from demoloco.swarm.choice import Road
-from demoloco.swarm.direct import DirectOffer, decode_direct, encode_direct
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.memory import MemoryTransport
 from demoloco.swarm.port import MemberLost, MemberSeen
-from demoloco.swarm.roads import Roads, Wish
+from demoloco.swarm.roads import transport as roads
+from demoloco.swarm.roads.certificates import make
+from demoloco.swarm.roads.choice import Road
+from demoloco.swarm.roads.direct import DirectOffer, decode_direct, encode_direct
+from demoloco.swarm.roads.transport import Roads, Wish
 from demoloco.swarm.transport import Fault, Method, Refused, Unreachable
 from demoloco.types import PeerId
 from demoloco.wire import digest_of

@@ -10,7 +10,7 @@ import pytest
 
 from demoloco.errors import SwarmError
 from demoloco.swarm.calls import decode_blob_request, encode_announcement, encode_busy
-from demoloco.swarm.gossip import Batch
+from demoloco.swarm.gossip.rumours import Batch
 from demoloco.swarm.port import Link, OffersHeard
 from demoloco.swarm.transport import Busy, Method
 from demoloco.types import BlobRef, Offer, PeerId

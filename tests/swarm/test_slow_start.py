@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demoloco.swarm.congestion import begins_slowly
-from demoloco.swarm.slow_start import MAX_IDLE_SHARE, TRIP_SHARE, WINDOW_BYTES, idle_seconds
+from demoloco.swarm.links.congestion import begins_slowly
+from demoloco.swarm.links.slow_start import MAX_IDLE_SHARE, TRIP_SHARE, WINDOW_BYTES, idle_seconds
 
 MBIT = 125_000.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from demoloco.swarm.hivemind_streams import Streams
+from demoloco.swarm.hivemind.streams import Streams
 from demoloco.swarm.transport import Meter
 
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from demoloco.errors import PacketError
-from demoloco.swarm import transfer as transfer_module
+from demoloco.swarm.blobs import transfer as transfer_module
+from demoloco.swarm.blobs.transfer import DigestMismatch, Span, Suspicion, Transfer
 from demoloco.swarm.calls import Chunk
-from demoloco.swarm.faults import fault_of
-from demoloco.swarm.framing import Kind, read_frame
-from demoloco.swarm.transfer import DigestMismatch, Span, Suspicion, Transfer
+from demoloco.swarm.hivemind.faults import fault_of
+from demoloco.swarm.hivemind.framing import Kind, read_frame
 from demoloco.swarm.transport import MAX_FRAME_BYTES, Fault, Refused
 from demoloco.types import BlobRef, PeerId
 from demoloco.wire import digest_of

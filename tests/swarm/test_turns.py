@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from demoloco.swarm import holders as holders_module
-from demoloco.swarm.holders import Holders
-from demoloco.swarm.port import Link
-from demoloco.swarm.preference import BUSY_SECONDS, FULL_SECONDS, LAST_SECONDS, Preference
-from demoloco.swarm.slots import (
+from demoloco.swarm.blobs import holders as holders_module
+from demoloco.swarm.blobs.holders import Holders
+from demoloco.swarm.blobs.preference import BUSY_SECONDS, FULL_SECONDS, LAST_SECONDS, Preference
+from demoloco.swarm.blobs.slots import (
     MAX_OF_ONE,
     MAX_SLOTS,
     SMALL_BYTES,
@@ -24,8 +23,9 @@ from demoloco.swarm.slots import (
     is_thin,
     spare_seconds,
 )
+from demoloco.swarm.blobs.turns import MAX_DOWNLOADS, MAX_TURNS, MIN_TURNS, UNKNOWN_TURNS, Turns
+from demoloco.swarm.port import Link
 from demoloco.swarm.standing import Standing
-from demoloco.swarm.turns import MAX_DOWNLOADS, MAX_TURNS, MIN_TURNS, UNKNOWN_TURNS, Turns
 from demoloco.types import Digest, PeerId
 from demoloco.wire import digest_of
 from tests.contract.swarm_lab import Shelf

@@ -14,7 +14,7 @@ from demoloco import wire
 from demoloco.bounds import peer_to_raw
 from demoloco.errors import PacketError
 from demoloco.swarm import calls
-from demoloco.swarm.gossip import Batch, Silent
+from demoloco.swarm.gossip.rumours import Batch, Silent
 from demoloco.types import Gift, Head, Round
 from demoloco_proto.v1 import packet_pb2, round_pb2
 from tests.wire.values import DRAFT, GENESIS, ME, MEMBER, OFFER, name

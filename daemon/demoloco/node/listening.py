@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from demoloco.swarm.ports import becomes_free
+from demoloco.swarm.hivemind.ports import becomes_free
 
 _TCP_PORT = re.compile(r"/tcp/(\d+)")
 

@@ -35,7 +35,7 @@ from demoloco.rounds.work import work
 from demoloco.types import Digest, Head, Offer, PeerId
 
 MANY = 8
-"""Up to so many other members hear every word (swarm/gossip.py: DIRECT)."""
+"""Up to so many other members hear every word (swarm/gossip/rumours.py: DIRECT)."""
 
 ENOUGH = 3
 """Where they are more, a leaver goes when so many of those that matter have what it leaves."""

@@ -19,8 +19,8 @@ from demoloco.bounds import (
     within,
 )
 from demoloco.errors import PacketError
-from demoloco.swarm.doubts import MAX_SILENT
-from demoloco.swarm.gossip import Batch, Silent
+from demoloco.swarm.gossip.doubts import MAX_SILENT
+from demoloco.swarm.gossip.rumours import Batch, Silent
 from demoloco.types import Digest, Gift, PeerId
 from demoloco.wire import (
     blob_message,

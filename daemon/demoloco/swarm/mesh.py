@@ -15,21 +15,21 @@ from collections.abc import Callable, Sequence
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
 from demoloco.swarm.addresses import PeerAddress
+from demoloco.swarm.blobs.fetching import Fetcher, Wanted
+from demoloco.swarm.blobs.passing import Passing
+from demoloco.swarm.blobs.pushing import Pushes
+from demoloco.swarm.blobs.turns import Turns
 from demoloco.swarm.dial_back import DialBacks
-from demoloco.swarm.fetching import Fetcher, Wanted
 from demoloco.swarm.genesis import ask_seeds
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.lines import Lines
-from demoloco.swarm.passing import Passing
 from demoloco.swarm.port import Library, Link, SwarmEvent, Traffic
 from demoloco.swarm.pulse import Pulse
-from demoloco.swarm.pushing import Pushes
 from demoloco.swarm.service import PeerService
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import Method, Transport
-from demoloco.swarm.turns import Turns
 from demoloco.types import (
     BlobRef,
     Digest,

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from demoloco.errors import PacketError, SwarmError
 from demoloco.swarm import calls
 from demoloco.swarm.allowance import Allowance
-from demoloco.swarm.gossip import DIRECT
+from demoloco.swarm.gossip.rumours import DIRECT
+from demoloco.swarm.gossip.tidings import Told
 from demoloco.swarm.lines import Lines
 from demoloco.swarm.service import BUSY
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
-from demoloco.swarm.tidings import Told
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import Fault, Method, Refused, Transport, Unreachable
 from demoloco.types import PeerId, short

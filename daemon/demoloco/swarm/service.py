@@ -13,12 +13,12 @@ from dataclasses import replace
 from demoloco.errors import DemolocoError, PacketError
 from demoloco.swarm import calls
 from demoloco.swarm.allowance import Allowance
+from demoloco.swarm.blobs.slots import Slots, is_thin
 from demoloco.swarm.dial_back import DialBacks, decode_dial_back_request, encode_dial_back_reply
-from demoloco.swarm.direct import DirectOffer, decode_direct
 from demoloco.swarm.identity import verify
 from demoloco.swarm.port import BlobReader, Link
 from demoloco.swarm.probing import Probes
-from demoloco.swarm.slots import Slots, is_thin
+from demoloco.swarm.roads.direct import DirectOffer, decode_direct
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.transport import Busy, Method, Refused
 from demoloco.types import Digest, PeerId, short

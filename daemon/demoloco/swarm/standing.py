@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 
 from demoloco.bounds import MAX_ADDRESSES
 from demoloco.errors import PacketError, SwarmError
-from demoloco.swarm.arriving import Arriving
+from demoloco.swarm.blobs.arriving import Arriving
+from demoloco.swarm.blobs.holders import Holders
 from demoloco.swarm.calls import Hello, fitting
-from demoloco.swarm.chatter import Chatter
 from demoloco.swarm.clocks import Clocks
 from demoloco.swarm.complaints import Complaints
-from demoloco.swarm.gossip import Silent
-from demoloco.swarm.holders import Holders
+from demoloco.swarm.gossip.chatter import Chatter
+from demoloco.swarm.gossip.rumours import Silent
+from demoloco.swarm.gossip.tidings import Tidings, Told
 from demoloco.swarm.identity import Identity, verify
 from demoloco.swarm.port import Library, Link, MemberLost, MemberSeen, SwarmEvent
 from demoloco.swarm.roster import Roster, is_goodbye
-from demoloco.swarm.tidings import Tidings, Told
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.twice import Twice
 from demoloco.types import Digest, Member, PeerId, Phase, short

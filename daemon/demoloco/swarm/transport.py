@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from demoloco.errors import SwarmError
-from demoloco.swarm.access import Access
-from demoloco.swarm.direct import DirectOffer
+from demoloco.swarm.links.access import Access
 from demoloco.swarm.port import Traffic
+from demoloco.swarm.roads.direct import DirectOffer
 from demoloco.types import Digest, PeerId
 
 FRAME_HEADER_BYTES = 5  # kind and length before each frame of a stream

@@ -9,7 +9,7 @@ from demoloco.doctor.probing.home import last_port
 from demoloco.doctor.words import Facts
 from demoloco.errors import ConfigError
 from demoloco.swarm.addresses import tcp_host_port
-from demoloco.swarm.ports import becomes_free, check_free
+from demoloco.swarm.hivemind.ports import becomes_free, check_free
 
 
 async def probe_ports(home: Path, listen: Sequence[str]) -> Facts:

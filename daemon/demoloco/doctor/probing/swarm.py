@@ -19,13 +19,13 @@ from demoloco.doctor.probing.peer import probe_dial_back, probe_peer
 from demoloco.doctor.words import Facts
 from demoloco.errors import ConfigError
 from demoloco.node.listening import listen_addresses
-from demoloco.swarm.access import Access
 from demoloco.swarm.addresses import is_loopback, parse_peer, tcp_host_port, with_port
-from demoloco.swarm.direct import DirectOffer
-from demoloco.swarm.hivemind import HivemindTransport
-from demoloco.swarm.hivemind_p2pd import LOOPBACK, Reach
+from demoloco.swarm.hivemind.p2pd import LOOPBACK, Reach
+from demoloco.swarm.hivemind.ports import check_free
+from demoloco.swarm.hivemind.transport import HivemindTransport
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.ports import check_free
+from demoloco.swarm.links.access import Access
+from demoloco.swarm.roads.direct import DirectOffer
 from demoloco.swarm.transport import Method, Outgoing, Refused
 from demoloco.types import PeerId
 

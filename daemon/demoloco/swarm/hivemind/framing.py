@@ -10,7 +10,7 @@ import asyncio
 from enum import IntEnum
 
 from demoloco.errors import PacketError
-from demoloco.swarm.access import Passage
+from demoloco.swarm.links.access import Passage
 from demoloco.swarm.transport import FRAME_HEADER_BYTES, MAX_FRAME_BYTES
 
 ACKNOWLEDGED = b"\x06"

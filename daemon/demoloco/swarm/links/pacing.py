@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from demoloco.swarm.link import Lesson
+from demoloco.swarm.links.link import Lesson
 
 BELOW = 0.93
 """Of the estimate."""

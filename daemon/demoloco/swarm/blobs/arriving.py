@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from demoloco.errors import PacketError
-from demoloco.swarm.access import Passage
-from demoloco.swarm.pieces import MAX_PUSHED_BYTES, Piece
-from demoloco.swarm.transfer import Transfer
+from demoloco.swarm.blobs.pieces import MAX_PUSHED_BYTES, Piece
+from demoloco.swarm.blobs.transfer import Transfer
+from demoloco.swarm.links.access import Passage
 from demoloco.types import BlobRef, Offer, PeerId, Round, short
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from typing import TypeVar
 from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 
 from demoloco.errors import ConfigError, SwarmError
-from demoloco.swarm import hivemind_p2pd as p2pd
-from demoloco.swarm.access import Access
 from demoloco.swarm.addresses import (
     is_loopback,
     parse_announce,
@@ -30,18 +28,20 @@ from demoloco.swarm.addresses import (
     tcp_host_port,
     with_port,
 )
-from demoloco.swarm.direct import hosts_of
-from demoloco.swarm.faults import fault_of
-from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
-from demoloco.swarm.hivemind_calls import ANSWERED, NAMESPACE, Message, PeerCalls
-from demoloco.swarm.hivemind_hints import Hints
-from demoloco.swarm.hivemind_p2pd import LOOPBACK, CountingP2P, Reach
-from demoloco.swarm.hivemind_streams import Streams
+from demoloco.swarm.hivemind import p2pd
+from demoloco.swarm.hivemind.faults import fault_of
+from demoloco.swarm.hivemind.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
+from demoloco.swarm.hivemind.hints import Hints
+from demoloco.swarm.hivemind.knocking import knock
+from demoloco.swarm.hivemind.p2pd import LOOPBACK, CountingP2P, Reach
+from demoloco.swarm.hivemind.ports import check_free
+from demoloco.swarm.hivemind.servicer import ANSWERED, NAMESPACE, Message, PeerCalls
+from demoloco.swarm.hivemind.streams import Streams
 from demoloco.swarm.identity import Identity
-from demoloco.swarm.knocking import knock
-from demoloco.swarm.ports import check_free
-from demoloco.swarm.roads import Wish
-from demoloco.swarm.roads_mesh import RoadsMesh
+from demoloco.swarm.links.access import Access
+from demoloco.swarm.roads.direct import hosts_of
+from demoloco.swarm.roads.mesh import RoadsMesh
+from demoloco.swarm.roads.transport import Wish
 from demoloco.swarm.timing import Timing
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from demoloco.swarm.gossip import Batch, Rumours
+from demoloco.swarm.gossip.rumours import Batch, Rumours
 from demoloco.swarm.roster import Roster
 from demoloco.types import Digest, Offer, PeerId, Phase
 

@@ -1,7 +1,7 @@
 """Offers and manifests on their way: to all members of a small swarm, from mouth to mouth in a
 large one.
 
-Rule: what is told to whom, `gossip.py` and `talk.py` decide; nothing is passed on that failed a
+Rule: what is told to whom, `rumours.py` and `talk.py` decide; nothing is passed on that failed a
 check, and nothing twice.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from demoloco.errors import PacketError
 from demoloco.swarm import calls
-from demoloco.swarm.gossip import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Relay, draw
+from demoloco.swarm.gossip.rumours import PARTNERS, PUBLISHED_TO, RELAYED_TO, Batch, Relay, draw
+from demoloco.swarm.gossip.talk import Talk, Told, for_leavers
 from demoloco.swarm.port import ManifestHeard, OffersHeard
-from demoloco.swarm.talk import Talk, Told, for_leavers
 from demoloco.swarm.transport import Method, Refused, Unreachable
 from demoloco.types import Manifest, Offer, PeerId, short
 from demoloco.wire import digest_of

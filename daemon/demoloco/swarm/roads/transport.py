@@ -15,9 +15,10 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from demoloco.errors import ConfigError, DemolocoError, PacketError, SwarmError
-from demoloco.swarm import certificates
-from demoloco.swarm.choice import Choice, Road
-from demoloco.swarm.direct import (
+from demoloco.swarm.identity import Identity
+from demoloco.swarm.roads import certificates
+from demoloco.swarm.roads.choice import Choice, Road
+from demoloco.swarm.roads.direct import (
     DirectOffer,
     Trust,
     decode_direct,
@@ -26,9 +27,8 @@ from demoloco.swarm.direct import (
     hosts_of,
     places_of,
 )
-from demoloco.swarm.grpc_lanes import GrpcLanes
-from demoloco.swarm.grpc_listener import GrpcListener
-from demoloco.swarm.identity import Identity
+from demoloco.swarm.roads.lanes import GrpcLanes
+from demoloco.swarm.roads.listener import GrpcListener
 from demoloco.swarm.tasks import Tasks
 from demoloco.swarm.transport import (
     Fault,

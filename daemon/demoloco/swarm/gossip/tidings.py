@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from demoloco.swarm.doubts import Doubts
-from demoloco.swarm.gossip import (
+from demoloco.swarm.gossip.doubts import Doubts
+from demoloco.swarm.gossip.rumours import (
     PARTNERS,
     TABLE_SHARE,
     Rumours,

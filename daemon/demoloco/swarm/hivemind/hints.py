@@ -22,7 +22,7 @@ from hivemind.utils import MSGPackSerializer, get_dht_time
 from demoloco.bounds import peer_to_raw
 from demoloco.errors import PacketError
 from demoloco.swarm.calls import MAX_RECORDS
-from demoloco.swarm.hivemind_p2pd import CountingP2P
+from demoloco.swarm.hivemind.p2pd import CountingP2P
 from demoloco.swarm.identity import verify
 from demoloco.types import Digest, PeerId
 from demoloco.wire import decode_member

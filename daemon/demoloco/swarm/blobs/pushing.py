@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from demoloco.errors import DemolocoError, PacketError
-from demoloco.swarm.access import Access, Passage
-from demoloco.swarm.pacing import FAT
-from demoloco.swarm.pieces import Errand, Piece, decode_piece, encode_piece, errands
+from demoloco.swarm.blobs.pieces import Errand, Piece, decode_piece, encode_piece, errands
+from demoloco.swarm.blobs.spacing import Spacing
+from demoloco.swarm.links.access import Access, Passage
+from demoloco.swarm.links.pacing import FAT
 from demoloco.swarm.port import Link
-from demoloco.swarm.spacing import Spacing
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
 from demoloco.swarm.transport import Method, Refused, Transport, Unreachable

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import grpc
 
-from demoloco.swarm.access import Passage
-from demoloco.swarm.certificates import Certificate
+from demoloco.swarm.links.access import Passage
+from demoloco.swarm.roads.certificates import Certificate
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,
     MAX_FRAME_BYTES,

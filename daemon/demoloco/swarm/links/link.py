@@ -17,8 +17,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from demoloco.swarm.slow_start import idle_seconds
-from demoloco.swarm.takers import Open, Takers, Verdict
+from demoloco.swarm.links.slow_start import idle_seconds
+from demoloco.swarm.links.takers import Open, Takers, Verdict
 from demoloco.types import PeerId
 
 DOUBT_SHARE = 0.1

@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import closing
 
 from demoloco.errors import DemolocoError, PacketError
-from demoloco.swarm.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
+from demoloco.swarm.hivemind.framing import ACKNOWLEDGED, Kind, read_frame, write_frame
 from demoloco.swarm.transport import FRAME_HEADER_BYTES, Busy, Meter, Refused, Service
 from demoloco.types import PeerId, short
 

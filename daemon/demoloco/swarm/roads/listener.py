@@ -17,10 +17,10 @@ from typing import Any
 import grpc
 
 from demoloco.errors import DemolocoError, SwarmError
-from demoloco.swarm.access import Passage
-from demoloco.swarm.certificates import Certificate
-from demoloco.swarm.direct import Trust
-from demoloco.swarm.hivemind_streams import REQUEST_SECONDS, TAKE_SECONDS
+from demoloco.swarm.hivemind.streams import REQUEST_SECONDS, TAKE_SECONDS
+from demoloco.swarm.links.access import Passage
+from demoloco.swarm.roads.certificates import Certificate
+from demoloco.swarm.roads.direct import Trust
 from demoloco.swarm.transport import (
     FRAME_HEADER_BYTES,
     Busy,

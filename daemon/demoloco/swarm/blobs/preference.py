@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from demoloco.swarm.slots import is_thin
+from demoloco.swarm.blobs.slots import is_thin
 from demoloco.swarm.standing import Standing
 from demoloco.types import PeerId
 

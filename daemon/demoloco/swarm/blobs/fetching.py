@@ -14,15 +14,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from demoloco.errors import PacketError, SwarmError
+from demoloco.swarm.blobs.preference import Preference
+from demoloco.swarm.blobs.slots import spare_seconds
+from demoloco.swarm.blobs.transfer import DigestMismatch, Span, Suspicion, Transfer
+from demoloco.swarm.blobs.turns import Turns
 from demoloco.swarm.calls import decode_busy, decode_chunk, encode_blob_request
-from demoloco.swarm.preference import Preference
 from demoloco.swarm.service import BUSY, LACKS
-from demoloco.swarm.slots import spare_seconds
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.timing import Timing
-from demoloco.swarm.transfer import DigestMismatch, Span, Suspicion, Transfer
 from demoloco.swarm.transport import FRAME_HEADER_BYTES, Busy, Fault, Refused, Unreachable
-from demoloco.swarm.turns import Turns
 from demoloco.types import BlobRef, PeerId, Round, short
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from demoloco.bounds import MAX_ADDRESSES, to_digest, to_host_port, within
-from demoloco.swarm import certificates
+from demoloco.swarm.roads import certificates
 from demoloco.types import Digest, PeerId
 from demoloco.wire import parse
 from demoloco_proto.v1 import exchange_pb2

@@ -19,11 +19,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Self
 
-from demoloco.swarm import link
-from demoloco.swarm.congestion import begins_slowly
-from demoloco.swarm.limits import Gate
-from demoloco.swarm.link import Far, Lesson, RoundTrips, Way
-from demoloco.swarm.pacing import Pacer
+from demoloco.swarm.links import link
+from demoloco.swarm.links.congestion import begins_slowly
+from demoloco.swarm.links.limits import Gate
+from demoloco.swarm.links.link import Far, Lesson, RoundTrips, Way
+from demoloco.swarm.links.pacing import Pacer
 from demoloco.swarm.port import Link
 from demoloco.types import PeerId
 

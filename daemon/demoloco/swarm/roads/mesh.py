@@ -10,7 +10,7 @@ from typing import Any
 from demoloco.swarm.identity import Identity
 from demoloco.swarm.mesh import Mesh
 from demoloco.swarm.port import Library, MemberLost, MemberSeen, SwarmEvent
-from demoloco.swarm.roads import Roads, Wish
+from demoloco.swarm.roads.transport import Roads, Wish
 from demoloco.swarm.transport import Transport
 from demoloco.types import Digest, Member, PeerId
 

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 
 from demoloco.swarm import calls
-from demoloco.swarm.gossip import Batch
+from demoloco.swarm.gossip.rumours import Batch
 from demoloco.swarm.lines import Lines
 from demoloco.swarm.standing import Standing
 from demoloco.swarm.tasks import Tasks
