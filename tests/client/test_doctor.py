@@ -104,7 +104,8 @@ def test_home_and_node_are_not_given_both(tmp_path: Path) -> None:
 
 
 INTERRUPTED = '''
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 from pathlib import Path
 from demoloco_client.doctor import Wish, run
 slow = """

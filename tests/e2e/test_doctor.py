@@ -85,7 +85,13 @@ def test_a_peer_that_is_away_fails_and_the_rest_is_judged(place: World) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_it_and_all_that_it_started(place: World, tmp_path: Path) -> None:
     command = [str(BIN / "demoloco"), "doctor", "--home", str(tmp_path), "--listen", LISTEN]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
+    )
     assert process.stdout is not None
     assert process.stdout.readline().startswith(("ok", "warn"))
     family = psutil.Process(process.pid).children(recursive=True)

@@ -247,6 +247,14 @@ async def test_a_snapshot_comes_from_several_holders_and_becomes_the_state(desk:
     assert desk.store.head() == served.head
 
 
+async def test_a_joiner_asks_those_too_whom_it_met_a_moment_later(desk: Desk) -> None:
+    desk.forget_state()
+    desk.serve(desk.scribe.play(GENESIS, 1, 0, 1), A, B)
+    await desk.couriers.fetch_snapshot(ef.FetchSnapshot((A,)), lambda: (A, B))
+    assert isinstance(desk.event(), ev.SnapshotFetched)
+    assert {holder for _, holders in desk.swarm.asked for holder in holders} == {A, B}
+
+
 async def test_a_snapshot_goes_on_where_it_broke_off(desk: Desk) -> None:
     desk.forget_state()
     served = desk.serve(desk.scribe.play(GENESIS, 1, 0, 1), A)

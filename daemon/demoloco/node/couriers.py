@@ -34,6 +34,11 @@ PROGRESS_SECONDS = 5.0
 BEGUN_SECONDS = 3600.0
 """So long the joiner goes on with a snapshot that it began, though there are newer ones."""
 
+LOOK_AROUND_SECONDS = 0.3
+
+Ahead = Callable[[], Sequence[PeerId]]
+"""Members that have an agreed state now."""
+
 Log = Sequence[tuple[Manifest, bytes]]
 """Manifests with their signed bytes, linked, newest first."""
 
@@ -115,14 +120,19 @@ class Couriers:
         self._descent.found(errand.head, manifests[-1].parent)
         self._post(ev.ManifestsFetched(errand.holder, manifests))
 
-    async def fetch_snapshot(self, errand: ef.FetchSnapshot) -> None:
-        """→ SnapshotFetched | SnapshotFailed. Parts come from several holders at once.
+    async def fetch_snapshot(self, errand: ef.FetchSnapshot, ahead: Ahead | None = None) -> None:
+        """→ SnapshotFetched | SnapshotFailed. Parts come from several holders at once. A joiner
+        looks around first (`ahead`): whom it met first tells it of the others.
 
         One of which some parts came goes on, as long as each try brings more of it: the newest
         would begin anew, and who has a thin link might never end."""
         event: ev.Event
+        holders = errand.holders
+        if ahead is not None and self._ledger.store.head() is None:
+            await asyncio.sleep(LOOK_AROUND_SECONDS)
+            holders = tuple(ahead()) or holders
         try:
-            event = await self._snapshot(errand.holders)
+            event = await self._snapshot(holders)
         except (SwarmError, StoreError, ValueError) as error:
             event = ev.SnapshotFailed(str(error))
         self._post(event)

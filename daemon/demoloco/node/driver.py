@@ -110,7 +110,7 @@ class Driver:
             case ef.FetchManifests():
                 self._spawn(self._couriers.fetch_manifests(effect))
             case ef.FetchSnapshot():
-                self._spawn(self._couriers.fetch_snapshot(effect))
+                self._spawn(self._couriers.fetch_snapshot(effect, self._ahead))
             case ef.Propose(draft):
                 do.propose(draft)
             case ef.Commit(manifest):
@@ -131,6 +131,9 @@ class Driver:
                 pass  # the loop sees the machine stopped
             case _:
                 assert_never(effect)
+
+    def _ahead(self) -> tuple[PeerId, ...]:
+        return tuple(peer for peer, _ in self._parts.machine.state.members.ahead())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         try:
