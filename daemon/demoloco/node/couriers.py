@@ -185,15 +185,20 @@ class Couriers:
         return ev.SnapshotFetched(snapshot.head, name, begun.manifest)
 
     async def _state(self, snapshot: Snapshot, holders: Sequence[PeerId], joining: bool) -> None:
-        """The parts of the state, and beside them a gift, which may take a while longer."""
+        """The parts of the state, and beside them a gift, which may take a while longer: it comes
+        from one member, whose uplink is left to it where others have the state."""
         if not joining:
             await self._parts(snapshot, holders)
             return
         now = asyncio.get_running_loop().time
         began = now()
-        gift = asyncio.create_task(self._ask_for_gift(holders, snapshot.head))
+        givers = self._swarm.fastest(holders)
+        gift = asyncio.create_task(self._ask_for_gift(givers, snapshot.head))
         try:
-            await self._parts(snapshot, holders)
+            try:
+                await self._parts(snapshot, givers[1:] or givers)
+            except SwarmError:  # the others have it no longer, or are gone
+                await self._parts(snapshot, givers)
             async with asyncio.timeout(max(GIFT_SECONDS, now() - began)):
                 await gift
         except TimeoutError:
@@ -202,10 +207,10 @@ class Couriers:
             gift.cancel()
             await asyncio.gather(gift, return_exceptions=True)
 
-    async def _ask_for_gift(self, holders: Sequence[PeerId], head: Head) -> None:
+    async def _ask_for_gift(self, givers: Sequence[PeerId], head: Head) -> None:
         """What a joiner may start with; without one it starts from the agreed state."""
         why = "nobody was asked"
-        for holder in self._swarm.fastest(holders)[:MAX_GIVERS]:
+        for holder in givers[:MAX_GIVERS]:
             try:
                 gift = await self._swarm.gift(holder)
                 size = self._gift_size(gift, head)
