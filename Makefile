@@ -21,7 +21,7 @@ PROTOS := $(wildcard proto/demoloco_proto/v1/*.proto)
 SERVICES := $(shell grep -l '^service' $(PROTOS))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint pytest faults sim churn proto check-proto lock clean
+.PHONY: help setup run test lint pytest faults sim churn wan scale proto check-proto lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -62,6 +62,12 @@ MINUTES ?= 8
 FAULTS ?= 80
 churn: setup  ## measure what survives MINUTES=8 with FAULTS=80 an hour, on real daemons (root: cut cables)
 	$(BIN)/python -m benchmarks.churn --minutes $(MINUTES) --faults-per-hour $(FAULTS) $(ARGS)
+
+wan: setup  ## rounds on emulated thin links beside hivemind's averaging; ARGS=--quick for minutes (root)
+	$(BIN)/python -m benchmarks.wan $(ARGS)
+
+scale: setup  ## what a node costs in swarms of 4 to 256, in the simulator (minutes)
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 # An environment of its own, so that its old protobuf never meets the project's.
 .venv-proto/.stamp: Makefile

@@ -56,11 +56,13 @@ def wire() -> Iterator[Tap]:
 def readings(place: World, wire: Tap) -> Readings:
     announced = f"/ip4/127.0.0.1/tcp/{wire.port}"
     few_steps = sets(inner_steps=10, evaluate_every=0, threads=1, ladder=64)  # so k stays
-    first = place.daemon("first").start("--announce", announced, *few_steps)
+    one_road = ("--exchange", "libp2p")  # the other is not tapped
+    first = place.daemon("first").start("--announce", announced, *one_road, *few_steps)
     first.ready()
     wire.upstream = _port_of(place)
     assert first.status.addresses[0].startswith(announced)
-    second = place.daemon("second").start("--peers", first.status.addresses[0], *sets(threads=1))
+    peers = ("--peers", first.status.addresses[0])
+    second = place.daemon("second").start(*peers, *one_road, *sets(threads=1))
     told = second.wait_for(lambda status: status.rounds_contributed >= 1)
     carried = wire.back
     begin = second.wait_for(lambda status: status.packets_received > told.packets_received)

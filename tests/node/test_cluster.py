@@ -186,11 +186,16 @@ def _is_its_turn(node: ClusterNode) -> bool:
     return succession(head, chain.contributors(head))[0] == node.identity.peer_id
 
 
+def _has_checkpoint(node: ClusterNode) -> bool:
+    return node.parts is not None and len(node.parts.stance._checkpoints) > 0
+
+
 async def test_a_fallen_worker_is_restored_and_the_node_stays(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made:
         nodes = await made.found(3)
         await made.all_reach(3)
         hurt = nodes[1]
+        await made.until(lambda: _has_checkpoint(hurt))
         hurt.worker.kill()
         await made.until(lambda: hurt.restores == 1)
         again = hurt.feed.status.rounds_contributed + 2
@@ -225,6 +230,7 @@ async def test_a_node_that_crashed_comes_back_and_has_lost_only_what_no_checkpoi
         nodes = await made.found(3)
         await made.all_reach(3)
         hurt = nodes[1]
+        await made.until(lambda: _has_checkpoint(hurt))
         await hurt.crash()
         gone_at = nodes[0].round
         await made.all_reach(gone_at + 3, [nodes[0], nodes[2]])

@@ -17,6 +17,7 @@ from demoloco.node import room as room_module
 from demoloco.node.disk import Disk
 from demoloco.node.driver import MAX_WAITING, Driver
 from demoloco.node.gifts import Shelf
+from demoloco.node.lending import Lending
 from demoloco.node.parts import Parts
 from demoloco.node.revival import PROOF_PACKETS, Revival
 from demoloco.node.stance import Stance
@@ -141,6 +142,7 @@ class Desk:
             "crew": self.crew,
             "report": self.report,
             "shelf": Shelf(home / "gifts"),
+            "lending": Lending(),
         }
         crew: Any = self.crew
         stance = Stance(self.scribe.me, crew, self.scribe.ledger, self.disk, self.config, 0.5)
