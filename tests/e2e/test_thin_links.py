@@ -20,6 +20,7 @@ from benchmarks.wan.course import Round, median, read
 from benchmarks.wanlab.lab import Lab, why_unavailable
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable())),
 ]
