@@ -36,7 +36,6 @@ class OpenRound:
     present: dict[PeerId, Offer] = field(default_factory=dict)  # one packet each, checked
     mine: Offer | None = None
     passed: bool = False  # my steps for it are done, and it is not my turn
-    told: float | None = None  # since when it is out
     arrivals: dict[PeerId, float] = field(default_factory=dict)  # packets that are here
     first: float | None = None
     quorum: float | None = None
@@ -78,10 +77,7 @@ class OpenRound:
 
     def teach(self, tempo: Tempo, me: PeerId, redo: Sequence[Manifest], now: float) -> None:
         """The round is over by `redo`: what it tells of the others' pace."""
-        tempo.round_seconds = now - self.opened
         won = next((manifest for manifest in redo if manifest.parent == self.parent), None)
-        if won is not None and self.told is not None and won.entry_of(me) is not None:
-            tempo.exchange_seconds = now - self.told
         if self.first is None:
             return
         if self.quorum is None:

@@ -300,7 +300,6 @@ class State:
         self.labour.contributing = False
         if self.round is not None and event.offer.parent == self.round.parent:
             self._have_made(self.round, event.offer, event.norm)
-            self.round.told = now
             self.round.arrivals[self.settings.me] = now + self.tempo.travel()
             self.round.announced = -math.inf
             self.labour.ready = False

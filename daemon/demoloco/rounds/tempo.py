@@ -88,8 +88,6 @@ class Tempo:
         self._heard: deque[float] = deque(maxlen=WINDOW_ROUNDS)
         self._fetched: deque[float] = deque(maxlen=WINDOW_ROUNDS)
         self._travelled: deque[float] = deque(maxlen=WINDOW_PACKETS)
-        self.round_seconds = 0.0  # between the last two rounds' opening; 0 = not known
-        self.exchange_seconds = 0.0  # from my last told packet's being out to its round's end
 
     # -- what happened -----------------------------------------------------------------------------
     def ran(self, course: Course) -> None:
