@@ -6,9 +6,9 @@ import resource
 from pathlib import Path
 
 from demoloco.doctor.words import Facts
+from demoloco.swarm.links.congestion import tcp_setting
 
 _CGROUP = Path("/sys/fs/cgroup")
-_TCP = Path("/proc/sys/net/ipv4")
 
 
 def probe_memory() -> Facts:
@@ -35,11 +35,11 @@ def probe_files() -> Facts:
 
 
 def probe_tcp() -> Facts:
-    congestion = _text(_TCP / "tcp_congestion_control")
+    congestion = tcp_setting("tcp_congestion_control")
     return {
         "congestion": congestion,
-        "available": (_text(_TCP / "tcp_available_congestion_control") or "").split(),
-        "slow_start_after_idle": _text(_TCP / "tcp_slow_start_after_idle") == "1",
+        "available": (tcp_setting("tcp_available_congestion_control") or "").split(),
+        "slow_start_after_idle": tcp_setting("tcp_slow_start_after_idle") == "1",
     }
 
 

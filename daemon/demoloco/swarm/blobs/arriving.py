@@ -57,7 +57,7 @@ class _Coming:
     def close(self) -> None:
         """Nothing more of it is taken."""
         self.closed = True
-        self.passage.__exit__()
+        self.passage.end()
         self.complete.set()
 
 

@@ -78,12 +78,16 @@ class Passage:
             self._passage.end(whole=True)
         self._ended()
 
+    def end(self) -> None:
+        """No more of it comes, whether it arrived or not."""
+        if self._passage is not None:
+            self._passage.end(whole=False)  # unless it arrived
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *why: object) -> None:
-        if self._passage is not None:
-            self._passage.end(whole=False)  # unless it arrived
+        self.end()
 
 
 class Lane:

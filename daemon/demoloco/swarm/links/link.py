@@ -238,7 +238,8 @@ class Way:
             asking = far.round_trip if far.asked else 0.0
             self._busy = _Busy(now, asking, now, Takers(now), Takers(now), cold=int(far.cold))
         elif far.peer not in self._busy.peers:
-            self._busy.cold += 1 if far.cold and self._busy.cold else -self._busy.cold
+            all_cold = far.cold and self._busy.cold > 0
+            self._busy.cold = self._busy.cold + 1 if all_cold else 0
         if self._open:
             self._busy.were_open(now, self._those())
         self._open.add(passage)
