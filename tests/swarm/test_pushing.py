@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -69,27 +69,46 @@ def test_what_is_too_large_or_nobody_knows_how_to_carry_is_left_to_be_fetched() 
 
 
 # -- when it is sent ------------------------------------------------------------------------------
-@pytest.mark.parametrize(("trip", "most"), [(0.3, 112 * KIB), (0.0, 320 * KIB)])
-def test_a_thin_link_has_no_more_under_way_than_it_holds(trip: float, most: int) -> None:
-    async def story() -> tuple[float, int]:
-        now = asyncio.get_running_loop().time
-        spacing, under_way, peak = Spacing(now), 0, 0
+async def pieces_sent(answer: Callable[[int], float], trip: float, count: int) -> tuple[float, int]:
+    """Seconds for so many pieces of 16 KiB on a link known to carry THIN, each answered after
+    `answer(number)` seconds; and the most bytes that were under way."""
+    now = asyncio.get_running_loop().time
+    spacing, under_way, peak = Spacing(now), 0, 0
 
-        async def send() -> None:
-            nonlocal under_way, peak
-            async with spacing.room(16 * KIB, THIN, trip):
-                under_way += 16 * KIB
-                peak = max(peak, under_way)
-                await asyncio.sleep(1.0)  # a link that is worse than was known
-                under_way -= 16 * KIB
+    async def send(number: int) -> None:
+        nonlocal under_way, peak
+        async with spacing.room(16 * KIB, THIN, trip):
+            under_way += 16 * KIB
+            peak = max(peak, under_way)
+            await asyncio.sleep(answer(number))
+            under_way -= 16 * KIB
 
-        began = now()
-        await asyncio.gather(*(send() for _ in range(20)))
-        return now() - began, peak
+    began = now()
+    await asyncio.gather(*(send(number) for number in range(count)))
+    return now() - began, peak
 
-    seconds, peak = in_virtual_time(story())
+
+@pytest.mark.parametrize(("trip", "most"), [(0.3, 0.45 * 1.25 * THIN), (0.0, 320 * KIB)])
+def test_a_thin_link_has_no_more_under_way_than_it_holds(trip: float, most: float) -> None:
+    seconds, peak = in_virtual_time(pieces_sent(lambda _: 1.0, trip, 20))  # worse than was known
     assert peak <= most
-    assert seconds >= 1.0 + 19 * 16 * KIB / THIN
+    assert seconds >= 1.0 + 19 * 16 * KIB / (1.25 * THIN)
+
+
+def test_pieces_go_faster_while_their_answers_come_as_soon_as_they_can() -> None:
+    seconds, _ = in_virtual_time(pieces_sent(lambda _: 0.1, 0.1, 100))
+    assert seconds < 0.6 * 100 * 16 * KIB / (1.25 * THIN)
+
+
+def test_pieces_go_slower_when_most_answers_are_late() -> None:
+    seconds, _ = in_virtual_time(pieces_sent(lambda _: 0.6, 0.1, 100))
+    assert seconds > 1.5 * 100 * 16 * KIB / (1.25 * THIN)
+
+
+def test_a_few_late_answers_do_not_slow_the_others() -> None:
+    every_fifth = in_virtual_time(pieces_sent(lambda n: 0.6 if n % 5 == 4 else 0.1, 0.1, 100))
+    none_early = in_virtual_time(pieces_sent(lambda _: 0.6, 0.1, 100))
+    assert every_fifth[0] < 0.5 * none_early[0]
 
 
 # -- a packet's way --------------------------------------------------------------------------------

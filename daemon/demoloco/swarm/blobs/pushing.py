@@ -30,10 +30,8 @@ SECONDS = 30.0
 """A piece that is not taken in so long a time is given up."""
 MAX_UNDER_WAY = 64
 """Pieces that wait for their answers."""
-RELAY_SHARE = 0.5
+RELAY_SHARE = 0.35
 """Of this node's own rate: who can send so much passes pieces on."""
-SPEED = 1.25
-"""Of what the link is known to carry: it may carry more."""
 MAX_PASSING = 256
 """Others' pieces that wait for the link; of what comes beyond, others are told and fetch it."""
 MAX_PUSHED = 64
@@ -71,9 +69,8 @@ class Pushes:
             if len(self._pushed) > MAX_PUSHED:
                 self._pushed.popitem(last=False)
             if plan := self._plan(offer):
-                told = "push=begun blob=%s pieces=%d passed_on=%s up=%.0f pace=%.0f"
-                pace, up = self._access.up.gate.pace, self._link().up
-                log.debug(told, short(offer.packet), len(plan), plan[0].pass_on, up, pace)
+                told = "push=begun blob=%s pieces=%d passed_on=%s up=%.0f"
+                log.debug(told, short(offer.packet), len(plan), plan[0].pass_on, self._link().up)
                 self._tasks.spawn(self._send(offer, plan))
                 begun = True
         return begun
@@ -171,7 +168,7 @@ class Pushes:
         with self._access.up.begin(to) as passage:
             self._own[passage] = None
             try:
-                await passage.pass_(len(body))
+                await passage.pass_(len(body), paced=False)
                 began.set()
                 await self._transport.call(to, Method.PUSH, body, SECONDS)
                 passage.arrived()
@@ -182,20 +179,19 @@ class Pushes:
         """How fast it goes tells nothing of the link: it goes as it comes."""
         beside = next(iter(self._own), None)
         if beside is not None:
-            await beside.pass_(len(body))
+            await beside.pass_(len(body), paced=False)
         else:
-            await self._access.up.gate.pass_(len(body))
+            await self._access.up.gate.pass_(len(body), paced=False)
         began.set()
         await self._transport.call(to, Method.PUSH, body, SECONDS)
 
     @asynccontextmanager
     async def _spaced(self, to: PeerId, size: int) -> AsyncIterator[None]:
-        """While a piece is under way; it waits where nothing else paces what goes up."""
+        """While a piece is under way; it waits where the link may have a queue to fill."""
         up = self._link().up
-        unpaced = 0 < up < FAT and not self._access.up.gate.speed
-        async with self._spacing.room(
-            size, SPEED * up if unpaced else 0.0, self._access.round_trips.of(to)
-        ):
+        thin = up < FAT and not self._access.up.gate.rate
+        trip = self._access.round_trips.of(to)
+        async with self._spacing.room(size, up if thin else 0.0, trip):
             yield
 
     @property

@@ -57,9 +57,9 @@ class Passage:
         """No piece should be longer."""
         return self._gate.slice_bytes
 
-    async def pass_(self, size: int) -> None:
-        """Wait for this node's own limit, then count the bytes."""
-        held = await self._gate.pass_(size)
+    async def pass_(self, size: int, *, paced: bool = True) -> None:
+        """Wait for this node's own limit, and for its pace, then count the bytes."""
+        held = await self._gate.pass_(size, paced=paced)
         if self._passage is not None:
             self._passage.carried(size, held)
 

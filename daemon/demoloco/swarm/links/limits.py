@@ -59,16 +59,22 @@ class Gate:
 
     def note(self, size: int) -> None:
         """Words went through; they never wait."""
-        if speed := self.speed:
-            self._paid_until = max(self._now(), self._paid_until) + size / speed
+        self._pay(size, self.speed)
 
-    async def pass_(self, size: int) -> float:
-        """Wait until a piece of a blob may go through; how many seconds that took."""
-        if not self.speed:
+    async def pass_(self, size: int, *, paced: bool = True) -> float:
+        """Wait until a piece of a blob may go through; how many seconds that took. What is not
+        paced waits for the limit alone: something else takes care of the link's queue."""
+        speed = self.speed if paced else self.rate
+        if not speed:
+            self.note(size)
             return 0.0
         came = self._now()
         async with self._turn:
             while (wait := self._paid_until - self._now() - BURST_SECONDS) > SOON_SECONDS:
                 await self._sleep(wait)
-            self.note(size)
+            self._pay(size, speed)
         return self._now() - came
+
+    def _pay(self, size: int, speed: float) -> None:
+        if speed:
+            self._paid_until = max(self._now(), self._paid_until) + size / speed
