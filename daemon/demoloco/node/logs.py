@@ -27,6 +27,9 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 TALKATIVE = ("hivemind", "grpc", "asyncio", "urllib3", "matplotlib")
 """Libraries whose phase changes are no news: below a warning they are heard at level debug only."""
 
+CHATTERING = ("_cygrpc",)
+"""It logs each call of the direct road: never heard below a warning, or nobody could read on."""
+
 _EVENT_WIDTH = 26
 _PEER_ID = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}|Qm[1-9A-HJ-NP-Za-km-z]{44}")
 _DIM, _BOLD, _YELLOW, _RED, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
@@ -89,6 +92,8 @@ def _adopt(*, quiet: bool) -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.WARNING if quiet else logging.NOTSET)
+    for name in CHATTERING:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _time(format: str, *, local: bool) -> Processor:
