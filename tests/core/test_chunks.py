@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demoloco.codec.chunks import from_chunks, to_chunks, write_chunks
-from demoloco.codec.layout import CHUNK, layout_from_bytes
+from demoloco.codec.chunks import Stack, from_chunks, to_chunks, write_chunks
+from demoloco.codec.layout import CHUNK, Layout, layout_from_bytes
 from tests.core import twins
 
 SHAPES = st.lists(st.integers(0, 150), max_size=2).flatmap(
@@ -90,3 +90,46 @@ def test_thin_tensors_share_chunks_instead_of_padding_them() -> None:
     layout = twins.layout_for(twins.ODD_SHAPES)
     assert layout.chunks * CHUNK < 1.35 * layout.parameters
     assert layout_from_bytes(layout.to_bytes()) == layout
+
+
+SLABS = [slice(start, start + 7) for start in range(0, 10_000, 7)]
+
+
+def strange_model() -> dict[str, torch.Tensor]:
+    """Every odd shape, strange strides, less precision."""
+    return twins.tensors_for({**twins.ODD_SHAPES, "wide": (70, 900)}) | {
+        "transposed": torch.arange(70.0 * 90).view(70, 90).T,
+        "last": torch.arange(64.0 * 3 * 49).view(64, 3, 7, 7).to(memory_format=torch.channels_last),
+        "small": torch.arange(8.0 * 6).view(6, 8).T,
+        "half": torch.randn((130, 200), generator=torch.Generator().manual_seed(5)).bfloat16(),
+    }
+
+
+def layout_of_model(model: dict[str, torch.Tensor]) -> Layout:
+    return twins.layout_for({name: tuple(tensor.shape) for name, tensor in model.items()})
+
+
+def test_a_stack_read_slab_by_slab_is_the_whole_one() -> None:
+    model = strange_model()
+    stack = Stack(model, layout_of_model(model))
+    whole = to_chunks(model, layout_of_model(model))
+    dirty = torch.full((7, 64, 64), 9.0)
+    for slab in (slab for slab in SLABS if slab.start < len(stack)):
+        length = len(whole[slab])
+        assert torch.equal(stack[slab], whole[slab])
+        assert torch.equal(stack.read(slab, dirty[:length]), whole[slab])
+
+
+def test_what_is_written_or_added_slab_by_slab_lands_where_the_whole_would() -> None:
+    model = strange_model()
+    layout = layout_of_model(model)
+    stack, whole = Stack(model, layout), to_chunks(model, layout)
+    change = torch.randn(whole.shape, generator=torch.Generator().manual_seed(6))
+    wanted = {name: torch.empty_like(tensor) for name, tensor in model.items()}
+    write_chunks(whole + change, wanted, layout)
+    for slab in (slab for slab in SLABS if slab.start < len(stack)):
+        stack.add(slab, change[slab])
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.items())
+    for slab in (slab for slab in SLABS if slab.start < len(stack)):
+        stack.write(slab, whole[slab])
+    assert torch.equal(to_chunks(model, layout), whole)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from demoloco.codec.layout import CHUNK
@@ -21,7 +22,7 @@ from demoloco.codec.packet import PacketSpec, Sparse, encode
 from demoloco.codec.topk import topk
 from demoloco.errors import ConfigError
 from demoloco.outer import own as parts
-from demoloco.outer.own import Agreed
+from demoloco.outer.own import Agreed, Own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,21 +30,22 @@ class Contribution:
     """A packet's body, and the own model and the method's memory after it was made."""
 
     body: bytes
-    own: Tensor
+    own: Own
     memory: Tensor | None
 
 
 class Method(Protocol):
     """A strategy. `memory` is the method's own state, None at the start; it belongs in checkpoints.
 
-    Nothing that is passed in is written to, but results may be the very tensors that came in.
+    Nothing that is passed in is written to but an own model that is a Stack, which moves in place;
+    results may be the very objects that came in.
     """
 
     lends: ClassVar[bool]
     """Whether what a node owes stays in its model, so that a joiner may start with it."""
 
     def contribute(
-        self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
+        self, own: Own, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
     ) -> Contribution:
         """Make the packet of what is owed, its largest coefficients first.
 
@@ -53,13 +55,13 @@ class Method(Protocol):
 
     def correct(
         self,
-        own: Tensor,
+        own: Own,
         before: Agreed,
         after: Agreed,
         told: Sequence[Sparse],
         untold: Sequence[Sparse],
         memory: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Own, Tensor | None]:
         """The agreed state moved; the own packets in `told` entered its chain, `untold` left it.
 
         Serves every case: taken into a manifest or left out, rounds missed, a fork abandoned.
@@ -68,12 +70,12 @@ class Method(Protocol):
 
     def restore(
         self,
-        own: Tensor,
+        own: Own,
         agreed_then: Agreed,
         agreed_now: Agreed,
         told_since: Sequence[Sparse],
         memory: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Own, Tensor | None]:
         """Bring a checkpoint's model to the present; the packets told since are no longer owed."""
         ...
 
@@ -104,7 +106,7 @@ class Decoupled:
     lends: ClassVar[bool] = True
 
     def contribute(
-        self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
+        self, own: Own, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
     ) -> Contribution:
         largest = _nothing(len(own), k)
         for slab in parts.slabs(own):
@@ -113,23 +115,23 @@ class Decoupled:
 
     def correct(
         self,
-        own: Tensor,
+        own: Own,
         before: Agreed,
         after: Agreed,
         told: Sequence[Sparse],
         untold: Sequence[Sparse],
         memory: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Own, Tensor | None]:
         return parts.moved(own, before, after, told, untold), memory
 
     def restore(
         self,
-        own: Tensor,
+        own: Own,
         agreed_then: Agreed,
         agreed_now: Agreed,
         told_since: Sequence[Sparse],
         memory: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Own, Tensor | None]:
         return parts.restored(own, agreed_then, agreed_now, told_since, memory), memory
 
 
@@ -146,9 +148,9 @@ class Synced:
     lends: ClassVar[bool] = False
 
     def contribute(
-        self, own: Tensor, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
+        self, own: Own, agreed: Agreed, memory: Tensor | None, spec: PacketSpec, k: int
     ) -> Contribution:
-        owed = own.new_zeros((len(own), CHUNK)) if memory is None else memory * self.beta
+        owed = _zeros(own) if memory is None else memory * self.beta
         largest = _nothing(len(own), k)
         for slab in parts.slabs(own):
             owed[slab] += parts.slab_momentum(agreed, own, slab)
@@ -157,14 +159,14 @@ class Synced:
 
     def correct(
         self,
-        own: Tensor,
+        own: Own,
         before: Agreed,
         after: Agreed,
         told: Sequence[Sparse],
         untold: Sequence[Sparse],
         memory: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        owed = own.new_zeros((len(own), CHUNK)) if memory is None else memory.clone()
+    ) -> tuple[Own, Tensor | None]:
+        owed = _zeros(own) if memory is None else memory.clone()
         for slab in parts.slabs(own):
             parts.add(owed[slab], told, slab, sign=-1.0)
             parts.add(owed[slab], untold, slab)
@@ -172,17 +174,21 @@ class Synced:
 
     def restore(
         self,
-        own: Tensor,
+        own: Own,
         agreed_then: Agreed,
         agreed_now: Agreed,
         told_since: Sequence[Sparse],
         memory: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Own, Tensor | None]:
         owed = None if memory is None else memory.clone()
         if owed is not None:
             for slab in parts.slabs(own):
                 parts.forget(owed[slab], told_since, slab)
         return parts.restored(own, agreed_then, agreed_now, told_since), owed
+
+
+def _zeros(own: Own) -> Tensor:
+    return torch.zeros((len(own), CHUNK), device=own.device)
 
 
 def _nothing(chunks: int, k: int) -> Sparse:

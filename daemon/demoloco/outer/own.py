@@ -1,8 +1,9 @@
 """What a node does with its own model: the arithmetic that all methods share. torch.
 
-Rules: values in, values out, nothing that was passed in is written to; a slab of chunks at a time,
-so that beside model and agreed state little memory is needed. Agreed states are in the DCT domain
-(chunks, 4096), own models in the spatial one (chunks, 64, 64).
+Rules: values in, values out, nothing that was passed in is written to but a Stack, which is the
+model itself and moves in place; a slab of chunks at a time, so that beside model and agreed state
+little memory is needed. Agreed states are in the DCT domain (chunks, 4096), own models in the
+spatial one (chunks, 64, 64).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from demoloco.codec.chunks import Stack
 from demoloco.codec.dct import dct, idct, slab_chunks
 from demoloco.codec.layout import CHUNK, EDGE
 from demoloco.codec.packet import Sparse
@@ -21,47 +23,53 @@ from demoloco.codec.packet import Sparse
 Agreed = Tensor | NDArray[np.float32]
 """An agreed state as a tensor, or as an array that may be a read-only map of a file."""
 
+Own = Tensor | Stack
+"""An own model: chunks, of which moving makes new ones, or a model's tensors, moved in place."""
 
-def momentum(agreed: Agreed, own: Tensor) -> Tensor:
+
+def momentum(agreed: Agreed, own: Own) -> Tensor:
     """What I learnt and have not told: A − DCT(x), (chunks, 4096) on the model's device."""
-    return _by_slab(own, lambda slab: slab_momentum(agreed, own, slab)).view(-1, CHUNK)
+    out = torch.empty((len(own), CHUNK), device=own.device)
+    for slab in slabs(own):
+        out[slab] = slab_momentum(agreed, own, slab)
+    return out
 
 
-def model_of(agreed: Agreed, like: Tensor, borrowed: Tensor | None = None) -> Tensor:
-    """IDCT(A − b), on the device of `like`: the model of a node that owes nothing."""
+def model_of(agreed: Agreed, like: Own, borrowed: Tensor | None = None) -> Own:
+    """IDCT(A − b), in place of `like` or on its device: the model of a node that owes nothing."""
 
     def build(slab: slice) -> Tensor:
         coefficients = read(agreed, slab, like.device)
         return to_model(coefficients if borrowed is None else coefficients - borrowed[slab])
 
-    return _by_slab(like, build)
+    return _become(like, build)
 
 
 def moved(
-    own: Tensor,
+    own: Own,
     before: Agreed,
     after: Agreed,
     told: Sequence[Sparse] = (),
     untold: Sequence[Sparse] = (),
-) -> Tensor:
+) -> Own:
     """x + IDCT(told − untold + after − before): the model moves with A, what was told leaves."""
 
     def move(slab: slice) -> Tensor:
         change = read(after, slab, own.device) - read(before, slab, own.device)
         add(change, told, slab)
         add(change, untold, slab, sign=-1.0)
-        return own[slab] + to_model(change)
+        return to_model(change)
 
-    return _by_slab(own, move)
+    return _moved(own, move)
 
 
 def restored(
-    own: Tensor,
+    own: Own,
     then: Agreed,
     now: Agreed,
     told_since: Sequence[Sparse],
     borrowed: Tensor | None = None,
-) -> Tensor:
+) -> Own:
     """IDCT(A_now − b − d), d = A_then − b − DCT(x) without the coefficients told since."""
 
     def restore(slab: slice) -> Tensor:
@@ -71,36 +79,40 @@ def restored(
             owed += borrowed[slab]
         return to_model(read(now, slab, own.device) - owed)
 
-    return _by_slab(own, restore)
+    return _become(own, restore)
 
 
 def released(
-    own: Tensor, borrowed: Tensor, lent: Sequence[Sparse], keep: float
-) -> tuple[Tensor, Tensor | None]:
-    """x + IDCT(b − b') and b': b without the coefficients that its lenders told, times `keep`; None
-    where nothing is left. What I owe, A − DCT(x) − b, is the same after as before."""
-    left = borrowed.clone()
+    own: Own, borrowed: Tensor, lent: Sequence[Sparse], keep: float
+) -> tuple[Own, Tensor | None]:
+    """x + IDCT(b − b') and b', what `still_borrowed` leaves of b. What I owe, A − DCT(x) − b, is
+    the same after as before."""
+    left = still_borrowed(borrowed, lent, keep)
 
     def release(slab: slice) -> Tensor:
+        return to_model(borrowed[slab] if left is None else borrowed[slab] - left[slab])
+
+    return _moved(own, release), left
+
+
+def still_borrowed(borrowed: Tensor, lent: Sequence[Sparse], keep: float) -> Tensor | None:
+    """b without what its lenders told of it, times `keep`; None where nothing is left."""
+    left = borrowed.clone()
+    for slab in slabs(left):
         forget(left[slab], lent, slab)
         left[slab] *= keep
-        return own[slab] + to_model(borrowed[slab] - left[slab])
-
-    moved = _by_slab(own, release)
-    return moved, left if bool(left.any()) else None
+    return left if bool(left.any()) else None
 
 
 # -- one slab ------------------------------------------------------------------------------------
-def slabs(own: Tensor) -> Iterator[slice]:
+def slabs(own: Own) -> Iterator[slice]:
     """The model's chunks in parts that are best worked on at a time."""
     size = slab_chunks(own.device)
     for start in range(0, len(own), size):
         yield slice(start, min(start + size, len(own)))
 
 
-def slab_momentum(
-    agreed: Agreed, own: Tensor, slab: slice, borrowed: Tensor | None = None
-) -> Tensor:
+def slab_momentum(agreed: Agreed, own: Own, slab: slice, borrowed: Tensor | None = None) -> Tensor:
     """`momentum` of these chunks, without what is borrowed of it."""
     owed = read(agreed, slab, own.device) - dct(own[slab]).view(-1, CHUNK)
     return owed if borrowed is None else owed - borrowed[slab]
@@ -137,9 +149,27 @@ def _on(packet: Sparse, slab: slice, device: torch.device) -> tuple[Tensor, Tens
     return index.to(device), value.to(device)
 
 
+# -- the whole model -----------------------------------------------------------------------------
 @torch.no_grad()
-def _by_slab(like: Tensor, compute: Callable[[slice], Tensor]) -> Tensor:
-    out = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
-    for slab in slabs(like):
-        out[slab] = compute(slab).view(-1, EDGE, EDGE)
+def _become(own: Own, compute: Callable[[slice], Tensor]) -> Own:
+    out = own if isinstance(own, Stack) else _new(own)
+    for slab in slabs(own):
+        chunks = compute(slab).view(-1, EDGE, EDGE)
+        if isinstance(out, Stack):
+            out.write(slab, chunks)
+        else:
+            out[slab] = chunks
     return out
+
+
+@torch.no_grad()
+def _moved(own: Own, change: Callable[[slice], Tensor]) -> Own:
+    if not isinstance(own, Stack):
+        return _become(own, lambda slab: own[slab] + change(slab))
+    for slab in slabs(own):
+        own.add(slab, change(slab).view(-1, EDGE, EDGE))
+    return own
+
+
+def _new(own: Tensor) -> Tensor:
+    return torch.empty_like(own, memory_format=torch.contiguous_format, requires_grad=False)

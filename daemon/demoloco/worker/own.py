@@ -18,7 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from demoloco.codec.chunks import to_chunks, write_chunks
+from demoloco.codec.chunks import Stack
 from demoloco.codec.dct import dct
 from demoloco.codec.gift import Blocks
 from demoloco.codec.layout import CHUNK, Layout, layout_of
@@ -26,7 +26,7 @@ from demoloco.codec.packet import PacketSpec, Sparse, decode
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, StoreError
 from demoloco.outer.methods import method
-from demoloco.outer.own import model_of, released, slab_momentum, slabs
+from demoloco.outer.own import model_of, released, slab_momentum, slabs, still_borrowed
 from demoloco.types import TensorShape
 from demoloco.worker.faults import NotFinite
 from demoloco.worker.port import Returned
@@ -68,9 +68,11 @@ class OwnModel:
                     f"{name} of the model has values that are not finite"
                     "\nfix: register a mask with persistent=False; nobody needs to agree on it"
                 )
-        coefficients = dct(self._chunks()).reshape(-1, CHUNK).cpu().numpy()
+        own = self._stack()
         with open(path, "wb") as file:
-            file.write(np.ascontiguousarray(coefficients, "<f4").data)
+            for slab in slabs(own):
+                coefficients = dct(own[slab]).cpu().numpy()
+                file.write(np.ascontiguousarray(coefficients, "<f4").data)
             file.flush()
             os.fsync(file.fileno())
 
@@ -78,7 +80,7 @@ class OwnModel:
         """Become IDCT(agreed); nothing is owed."""
         self.memory = None
         self.made.clear()
-        self._write(model_of(_map(agreed, self.layout), self._chunks()))
+        model_of(_map(agreed, self.layout), self._stack())
 
     @property
     def lends(self) -> bool:
@@ -87,35 +89,30 @@ class OwnModel:
 
     def owed(self, agreed: Path) -> Iterator[NDArray[np.float32]]:
         """A − DCT(x), borrowed parts included, slab by slab."""
-        own, state = self._chunks(), _map(agreed, self.layout)
+        own, state = self._stack(), _map(agreed, self.layout)
         for slab in slabs(own):
             yield slab_momentum(state, own, slab).cpu().numpy()
 
     def borrow(self, agreed: Path, owed: Blocks, returned: Returned) -> None:
         """Become IDCT(agreed − owed), without what was returned of it; nothing is owed here."""
-        like = self._chunks()
-        borrowed = like.new_empty((len(like), CHUNK))
-        for slab in slabs(like):
+        own = self._stack()
+        borrowed = torch.empty((len(own), CHUNK), device=own.device)
+        for slab in slabs(own):
             values = owed.read(slab.start * CHUNK, slab.stop * CHUNK).reshape(-1, CHUNK)
             borrowed[slab] = torch.from_numpy(values)
-        lent = self._read(returned.lent)
-        _, self.memory = released(like, borrowed, lent, returned.keep)
-        self._write(model_of(_map(agreed, self.layout), like, self.memory))
+        self.memory = still_borrowed(borrowed, self._read(returned.lent), returned.keep)
+        model_of(_map(agreed, self.layout), own, self.memory)
 
     def contribute(self, agreed: Path, k: int) -> bytes:
         """The packet body of what is owed against `agreed`.
 
         Raises: NotFinite if it cannot be told."""
-        own = self._chunks()
+        state = _map(agreed, self.layout)
         try:
-            made = self._method.contribute(
-                own, _map(agreed, self.layout), self.memory, self._spec, k
-            )
+            made = self._method.contribute(self._stack(), state, self.memory, self._spec, k)
         except ValueError as error:  # it names what is not finite, or too large to be told
             raise NotFinite(str(error)) from error
         self.memory = made.memory
-        if made.own is not own:
-            self._write(made.own)
         self.made.append(_name(made.body))
         return made.body
 
@@ -123,15 +120,14 @@ class OwnModel:
         self, before: Path, after: Path, told: Sequence[bytes], untold: Sequence[bytes]
     ) -> None:
         """Follow the agreed state; own packets entered (told) and left (untold) the chain by it."""
-        own, self.memory = self._method.correct(
-            self._chunks(),
+        _, self.memory = self._method.correct(
+            self._stack(),
             _map(before, self.layout),
             _map(after, self.layout),
             self._read(told),
             self._read(untold),
             self.memory,
         )
-        self._write(own)
         gone = {_name(body) for body in told}
         names = [*self.made, *(_name(body) for body in untold)]
         self._hold(name for name in names if name not in gone)
@@ -150,18 +146,16 @@ class OwnModel:
         agreed_then, agreed_now = _map(then, self.layout), _map(now, self.layout)
         if not told_since and np.array_equal(agreed_then, agreed_now):
             return  # the very bits that were saved
-        own, self.memory = self._method.restore(
-            self._chunks(), agreed_then, agreed_now, self._read(told_since), self.memory
+        _, self.memory = self._method.restore(
+            self._stack(), agreed_then, agreed_now, self._read(told_since), self.memory
         )
-        self._write(own)
 
     def give_back(self, returned: Returned) -> None:
         """Let go of a part of what is borrowed; what is owed stays as it is."""
         if self.memory is None or not self.lends or returned == Returned():
             return
         lent = self._read(returned.lent)
-        own, self.memory = released(self._chunks(), self.memory, lent, returned.keep)
-        self._write(own)
+        _, self.memory = released(self._stack(), self.memory, lent, returned.keep)
 
     def _hold(self, names: Iterable[str]) -> None:
         self.made = deque(names, maxlen=MAX_MADE)
@@ -170,11 +164,9 @@ class OwnModel:
         """Whether every value is a number."""
         return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
 
-    def _chunks(self) -> Tensor:
-        return to_chunks(self.tensors, self.layout)
-
-    def _write(self, chunks: Tensor) -> None:
-        write_chunks(chunks, self.tensors, self.layout)
+    def _stack(self) -> Stack:
+        """The model's tensors as chunks; what moves it moves them."""
+        return Stack(self.tensors, self.layout)
 
     def _read(self, bodies: Sequence[bytes]) -> list[Sparse]:
         return [decode(body, self._spec) for body in bodies]
