@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from demoloco.codec import topk as selection
-from demoloco.codec.dct import dct, idct
+from demoloco.codec.dct import dct, idct, minus_dct_
 from demoloco.codec.topk import topk
 from tests.core import twins
 
@@ -119,3 +119,32 @@ def test_a_coefficient_that_is_not_finite_is_an_error(bad: float, k: int) -> Non
 def test_k_must_be_within_the_chunk(k: int) -> None:
     with pytest.raises(ValueError, match="not in 1"):
         topk(torch.zeros(1, 4096), k)
+
+
+def test_more_threads_change_no_bit() -> None:
+    chunks = torch.randn((700, 64, 64), generator=torch.Generator().manual_seed(2))
+    base = torch.randn((700, 64, 64), generator=torch.Generator().manual_seed(3))
+    one, first = minus_dct_(chunks.clone(), base), topk(chunks.view(700, -1), 16)
+    torch.set_num_threads(3)
+    try:
+        three, second = minus_dct_(chunks.clone(), base), topk(chunks.view(700, -1), 16)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(one, base - dct(chunks))
+    assert torch.equal(one, three)
+    assert np.array_equal(first.index, second.index)
+    assert np.array_equal(first.value, second.value)
+
+
+@pytest.mark.gpu
+def test_an_accelerator_chooses_what_the_cpu_chooses() -> None:
+    device = torch.accelerator.current_accelerator()
+    assert device is not None
+    chunks = torch.randn((300, 64, 64), generator=torch.Generator().manual_seed(4))
+    base = torch.randn((300, 64, 64), generator=torch.Generator().manual_seed(5))
+    there = minus_dct_(chunks.to(device), base.to(device))
+    assert torch.allclose(there.cpu(), minus_dct_(chunks.clone(), base), atol=2e-5)
+    assert torch.allclose(idct(dct(chunks.to(device))).cpu(), chunks, atol=2e-5)
+    found, wanted = topk(there.view(300, -1), 32), topk(there.cpu().view(300, -1), 32)
+    assert np.array_equal(found.index, wanted.index)
+    assert np.array_equal(found.value, wanted.value)

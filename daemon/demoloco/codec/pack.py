@@ -29,20 +29,21 @@ def plane_bytes(count: int) -> int:
 
 
 def write_planes(values: Integers | Bytes, width: int) -> bytes:
-    """The lowest `width` bits of each value, as one plane per bit, lowest first."""
-    planes = (np.packbits((values >> bit & 1).astype(np.uint8)) for bit in range(width))
+    """The lowest `width` bits of each value, at most 8, as one plane per bit, lowest first."""
+    low = values.astype(np.uint8)
+    planes = (np.packbits(low & np.uint8(1 << bit)) for bit in range(width))
     return b"".join(plane.tobytes() for plane in planes)
 
 
-def read_planes(data: bytes | memoryview, width: int, count: int) -> Integers:
+def read_planes(data: bytes | memoryview, width: int, count: int) -> Bytes:
     """Inverse of `write_planes`; `data` must have the length that `width` and `count` give."""
     length = plane_bytes(count)
     if len(data) != width * length:
         raise PacketError(f"{len(data)} bytes of bit planes, expected {width * length}")
-    values = np.zeros(count, np.int64)
+    values = np.zeros(count, np.uint8)
     for bit in range(width):
-        plane = np.frombuffer(data, np.uint8, length, bit * length)
-        values |= np.unpackbits(plane, count=count).astype(np.int64) << bit
+        plane = np.unpackbits(np.frombuffer(data, np.uint8, length, bit * length), count=count)
+        values |= plane << np.uint8(bit)
     return values
 
 
@@ -60,12 +61,14 @@ def write_escaped(values: Integers) -> Bytes:
 def read_escaped(stream: bytes) -> Integers:
     """Inverse of `write_escaped`; not more values than bytes."""
     data = np.frombuffer(stream, np.uint8)
-    ends = np.flatnonzero(data != ESCAPE)
-    if len(data) == len(ends):
+    escapes = np.flatnonzero(data == ESCAPE)
+    if not len(escapes):
         return data.astype(np.int64)
     if data[-1] == ESCAPE:
         raise PacketError("a stream ends within a number")
-    return np.diff(np.cumsum(data, dtype=np.int64)[ends], prepend=0)
+    values: Integers = data[data != ESCAPE].astype(np.int64)
+    np.add.at(values, escapes - np.arange(len(escapes)), ESCAPE)
+    return values
 
 
 def fold(values: Integers) -> Integers:
@@ -91,11 +94,11 @@ def write_gaps(index: NDArray[np.int32]) -> tuple[Integers, bool]:
     where the DCT gathers the energy, the same positions recur from chunk to chunk.
     """
     chunks, k = index.shape
-    flat = index.ravel().astype(np.int64)
-    rows = np.arange(len(flat)) // k
+    flat = index.ravel()
+    rows = np.repeat(np.arange(chunks), k)
     by_chunk = _distances((rows << CHUNK_BITS) + flat)
     order = np.argsort(flat.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
-    by_position = _distances(flat[order] * chunks + rows[order])
+    by_position = _distances(flat.take(order).astype(np.int64) * chunks + rows.take(order))
     shift = gap_shift(k)
     if _packed_bits(by_position >> shift) < _packed_bits(by_chunk >> shift):
         return by_position, True
@@ -108,9 +111,10 @@ def read_gaps(distances: Integers, by_position: bool, chunks: int) -> NDArray[np
     if ascending[-1] >= chunks * CHUNK:
         raise PacketError("an index lies beyond the last chunk")
     if by_position:
-        position, row = np.divmod(ascending, chunks)
+        position = ascending // chunks
+        row = ascending - position * chunks
         order = np.argsort(row.astype(np.min_scalar_type(chunks - 1)), kind="stable")
-        ascending = (row[order] << CHUNK_BITS) + position[order]
+        ascending = (row.take(order) << CHUNK_BITS) + position.take(order)
     index = ascending.reshape(chunks, -1)
     if (index >> CHUNK_BITS != np.arange(chunks)[:, None]).any():
         raise PacketError(f"a chunk does not have its {index.shape[1]} indices")

@@ -145,7 +145,7 @@ def encode(sparse: Sparse, spec: PacketSpec) -> tuple[bytes, Sparse]:
     codes = quantise.scale_codes(sparse.value)
     scales = quantise.scales_of(codes)
     tables, levels = _fit(sparse.value, scales, spec)
-    signs = sparse.value < 0
+    signs = (sparse.value < 0).astype(np.uint8)
     gaps = [pack.write_gaps(sparse.index[section]) for section in spec.sections()]
     distances = np.concatenate([distance for distance, _ in gaps])
     shift = pack.gap_shift(k)
@@ -163,11 +163,12 @@ def encode(sparse: Sparse, spec: PacketSpec) -> tuple[bytes, Sparse]:
             streams[0][0],
             streams[1][0],
             pack.write_planes(distances, shift),
-            pack.write_planes(signs.ravel().view(np.uint8), 1),
+            pack.write_planes(signs.ravel(), 1),
             streams[2][0],
         ]
     )
-    return body, Sparse(sparse.index, _values(tables, levels, scales, signs, spec))
+    signed = levels | signs << np.uint8(spec.bits - 1)
+    return body, Sparse(sparse.index, _values(tables, signed, scales, spec))
 
 
 def _fit(
@@ -176,10 +177,12 @@ def _fit(
     tables = []
     levels = np.zeros(values.shape, np.uint8)
     for section in spec.sections():
-        full = np.flatnonzero(scales[section]) + section.start
-        relative = np.abs(values[full]) / scales[full, None]
+        full = np.flatnonzero(scales[section])
+        rows = slice(None) if len(full) == section.stop - section.start else full
+        relative = np.abs(values[section][rows])
+        relative /= scales[section][rows, None]
         table, chosen = quantise.fit(relative.ravel(), spec.bits)
-        levels[full] = chosen.reshape(relative.shape)
+        levels[section][rows] = chosen.reshape(relative.shape)
         tables.append(table)
     return tables, levels
 
@@ -217,8 +220,8 @@ def decode(body: bytes, spec: PacketSpec) -> Sparse:
     for section, order in zip(sections, orders, strict=True):
         size = section.stop - section.start
         index[section] = pack.read_gaps(distances[section].ravel(), bool(order), size)
-    negative = signs.astype(np.bool_).reshape(chunks, k)
-    return Sparse(index, _values(tables, levels.reshape(chunks, k), scales, negative, spec))
+    codes = (levels | signs << np.uint8(spec.bits - 1)).reshape(chunks, k)
+    return Sparse(index, _values(tables, codes, scales, spec))
 
 
 def _read_head(reader: pack.Reader, spec: PacketSpec) -> int:
@@ -250,7 +253,7 @@ def _read_scales(stream: bytes, chunks: int) -> NDArray[np.float32]:
 
 def _read_levels(stream: bytes, count: int, bits: int) -> NDArray[np.uint8]:
     if bits != 2:
-        return pack.read_planes(stream, bits - 1, count).astype(np.uint8)
+        return pack.read_planes(stream, bits - 1, count)
     ones = np.cumsum(pack.read_escaped(stream) + 1) - 1
     if len(ones) > 0 and ones[-1] >= count:
         raise PacketError("a level lies beyond the last coefficient")
@@ -262,17 +265,19 @@ def _read_levels(stream: bytes, count: int, bits: int) -> NDArray[np.uint8]:
 # -- both ------------------------------------------------------------------------------------------
 def _values(
     tables: list[bytes],
-    levels: NDArray[np.uint8],
+    codes: NDArray[np.uint8],
     scales: NDArray[np.float32],
-    negative: NDArray[np.bool_],
     spec: PacketSpec,
 ) -> NDArray[np.float32]:
-    """Sign · level · scale, one float32 multiplication; the codes' bounds make it finite."""
-    values = np.empty(levels.shape, np.float32)
+    """Sign · level · scale, one float32 multiplication; the codes' bounds make it finite.
+
+    codes: the level, and above it the sign.
+    """
+    values = np.empty(codes.shape, np.float32)
     for section, table in zip(spec.sections(), tables, strict=True):
         grid = quantise.levels_of(table, spec.bits)
         if grid is None:
             raise PacketError("a level is larger than any coefficient can be")
-        np.multiply(grid.take(levels[section]), scales[section, None], out=values[section])
-    np.negative(values, out=values, where=negative)
+        signed = np.concatenate([grid, -grid])
+        np.multiply(signed.take(codes[section]), scales[section, None], out=values[section])
     return values

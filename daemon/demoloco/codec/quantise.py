@@ -9,6 +9,9 @@ value at two bits, for a tenth more error.
 
 from __future__ import annotations
 
+import math
+from itertools import accumulate, pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,34 +99,37 @@ def fit(magnitudes: Floats, bits: int) -> tuple[bytes, NDArray[np.uint8]]:
         levels = levels_of(table, bits)
         assert levels is not None
         edges = (levels[1:] + levels[:-1]) / 2
-    else:
-        stride = len(magnitudes) // MAX_SAMPLE | 1  # odd: not the same place of every chunk
-        sample = np.sort(magnitudes[::stride]).astype(np.float64)
-        centres, edges = _priced_lloyd(sample, 1 << (bits - 1), PRICES[bits])
-        table = _table(centres)
-    return table, np.searchsorted(edges.astype(np.float32), magnitudes).astype(np.uint8)
+        return table, np.searchsorted(edges, magnitudes).astype(np.uint8)
+    stride = len(magnitudes) // MAX_SAMPLE | 1  # odd: not the same place of every chunk
+    centres, cuts = _priced_lloyd(np.sort(magnitudes[::stride]), 1 << (bits - 1), PRICES[bits])
+    chosen = np.zeros(len(magnitudes), np.uint8)
+    for cut in cuts:
+        chosen += magnitudes > np.float32(cut)
+    return _table(np.array(centres)), chosen
 
 
-def _priced_lloyd(
-    sample: NDArray[np.float64], count: int, price: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _priced_lloyd(sample: Floats, count: int, price: float) -> tuple[list[float], list[float]]:
     """Centres, and the edges between them, that keep squared error plus `price` · bits small."""
-    if not len(sample):
-        return np.ones(count), np.full(count - 1, np.inf)
-    sums = np.concatenate([[0.0], np.cumsum(sample)])
-    low, high = sample[len(sample) // 4], sample[-1 - len(sample) // 1000]
-    centres = np.linspace(low, max(high, low * 1.01), count)
-    shares = np.full(count, 1.0 / count)
+    total = len(sample)
+    if not total:
+        return [1.0] * count, [math.inf] * (count - 1)
+    sums = np.concatenate([[0.0], np.cumsum(sample, dtype=np.float64)])
+    low, high = float(sample[total // 4]), float(sample[-1 - total // 1000])
+    step = (max(high, low * 1.01) - low) / (count - 1)
+    centres = [low + step * place for place in range(count)]
+    shares, edges = [1.0 / count] * count, [0.0] * (count - 1)
     for _ in range(ROUNDS):
-        lengths = -np.log2(np.maximum(shares, 0.5 / len(sample)))
-        gaps = np.maximum(np.diff(centres), 1e-6)
-        edges = (centres[1:] + centres[:-1]) / 2 + price * np.diff(lengths) / (2 * gaps)
-        edges = np.maximum.accumulate(edges)
-        cuts = np.concatenate([[0], np.searchsorted(sample, edges), [len(sample)]])
-        numbers = np.diff(cuts)
-        means = np.diff(sums[cuts]) / np.maximum(numbers, 1)
-        centres = np.where(numbers > 0, means, centres)
-        shares = numbers / len(sample)
+        lengths = [-math.log2(max(share, 0.5 / total)) for share in shares]
+        for place in range(count - 1):
+            left, right = centres[place], centres[place + 1]
+            longer = lengths[place + 1] - lengths[place]
+            edges[place] = (left + right) / 2 + price * longer / (2 * max(right - left, 1e-6))
+        edges = list(accumulate(edges, max))
+        cuts = [0, *np.searchsorted(sample, np.array(edges, np.float32)).tolist(), total]
+        for place, (start, stop) in enumerate(pairwise(cuts)):
+            shares[place] = (stop - start) / total
+            if stop > start:
+                centres[place] = float(sums[stop] - sums[start]) / (stop - start)
     return centres, edges
 
 

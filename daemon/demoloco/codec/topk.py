@@ -9,12 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from demoloco.codec.dct import slab_chunks
 from demoloco.codec.packet import Sparse
+from demoloco.codec.slabs import by_threads, slab_chunks, slabs_of
 
-FOLD = 512  # groups into which a chunk is folded for the bound
+MIN_GROUPS = 256  # into which a chunk is folded for the bound
+GROUPS_PER_KEPT = 8
 
 Floats = NDArray[np.float32]
+Magnitudes = NDArray[np.int32]
+"""Bits of float32 without the sign: in the order of the magnitudes, and cheaper to compare."""
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITE = 0x7F800000  # and above: not a number
 
 
 def topk(coefficients: Tensor, k: int) -> Sparse:
@@ -28,12 +34,17 @@ def topk(coefficients: Tensor, k: int) -> Sparse:
     if not 1 <= k <= size:
         raise ValueError(f"k is {k}, not in 1..{size}")
     sparse = Sparse(np.empty((chunks, k), np.int32), np.empty((chunks, k), np.float32))
-    step = slab_chunks(coefficients.device)
-    for start in range(0, chunks, step):
-        slab = slice(start, start + step)
-        part = coefficients[slab].detach()
-        index, value = _on_cpu(part, k) if part.device.type == "cpu" else _on_device(part, k)
-        sparse.index[slab], sparse.value[slab] = index, value
+    rows = coefficients.detach()
+
+    def select(slab: slice) -> None:
+        chosen = _on_cpu if rows.device.type == "cpu" else _on_device
+        sparse.index[slab], sparse.value[slab] = chosen(rows[slab], k)
+
+    if rows.device.type == "cpu":
+        by_threads(select, chunks)
+    else:
+        for slab in slabs_of(chunks, slab_chunks(rows.device)):
+            select(slab)
     return sparse
 
 
@@ -50,41 +61,47 @@ def _on_device(part: Tensor, k: int) -> tuple[NDArray[np.int64], Floats]:
 
 
 def _on_cpu(part: Tensor, k: int) -> tuple[NDArray[np.int64], Floats]:
-    values = part.contiguous().numpy()
-    magnitudes = np.abs(values)
+    values = np.ascontiguousarray(part.numpy())
+    chunks, size = values.shape
+    magnitudes = values.view(np.int32) & _MAGNITUDE
     mask = magnitudes >= _lower_bound(magnitudes, k)[:, None]
-    rows, columns = np.divmod(np.flatnonzero(mask), values.shape[1])
-    counts = np.bincount(rows, minlength=len(values))
-    if (counts > k).any():
-        slots = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
-        candidates = np.full((len(values), counts.max()), -1, np.float32)
-        candidates[rows, slots] = magnitudes[rows, columns]
-        columns = columns[_largest(candidates, k)[rows, slots]]
-    index = columns.reshape(-1, k)
-    return index, np.take_along_axis(values, index, 1)
+    flat = np.flatnonzero(mask)
+    if len(flat) > chunks * k:
+        counts = np.bincount(flat // size, minlength=chunks)
+        flat = flat[_largest(magnitudes.ravel().take(flat), counts, k)]
+    kept = flat.reshape(chunks, k)
+    return kept - np.arange(0, chunks * size, size)[:, None], values.ravel().take(kept)
 
 
-def _lower_bound(magnitudes: Floats, k: int) -> Floats:
+def _lower_bound(magnitudes: Magnitudes, k: int) -> Magnitudes:
     """For each chunk, a number that at least k of its magnitudes reach, and few more.
 
     The k-th largest of the maxima of groups is one, and much cheaper to find than the k-th largest.
     """
     chunks, size = magnitudes.shape
-    if k <= FOLD // 4 and size % FOLD == 0:
-        magnitudes = magnitudes.reshape(chunks, -1, FOLD).max(axis=1)
-    if not np.isfinite(magnitudes.max()):
+    groups = max(MIN_GROUPS, GROUPS_PER_KEPT << (k - 1).bit_length())
+    if groups < size and size % groups == 0:
+        magnitudes = magnitudes.reshape(chunks, -1, groups).max(axis=1)
+    if magnitudes.max() >= _INFINITE:
         raise ValueError("a coefficient is not finite: the model has diverged")
     return _kth_largest(magnitudes, k)
 
 
-def _largest(candidates: Floats, k: int) -> NDArray[np.bool_]:
-    threshold = _kth_largest(candidates, k)[:, None]
-    larger, equal = candidates > threshold, candidates == threshold
-    places = k - larger.sum(axis=1, keepdims=True)
-    kept: NDArray[np.bool_] = larger | (equal & (equal.cumsum(axis=1) <= places))
-    return kept
+def _largest(candidates: Magnitudes, counts: NDArray[np.int64], k: int) -> NDArray[np.bool_]:
+    """Which of the candidates, counts[i] of chunk i one after the other, are kept."""
+    there = np.arange(counts.max()) < counts[:, None]
+    table = np.full(there.shape, -1, np.int32)
+    table[there] = candidates
+    threshold = _kth_largest(table, k)[:, None]
+    kept: NDArray[np.bool_] = table >= threshold
+    if np.count_nonzero(kept) > len(counts) * k:
+        larger, equal = table > threshold, table == threshold
+        places = k - larger.sum(axis=1, keepdims=True)
+        kept = larger | (equal & (equal.cumsum(axis=1) <= places))
+    chosen: NDArray[np.bool_] = kept[there]
+    return chosen
 
 
-def _kth_largest(values: Floats, k: int) -> Floats:
+def _kth_largest(values: Magnitudes, k: int) -> Magnitudes:
     place = values.shape[1] - k
     return np.partition(values, place, axis=1)[:, place]

@@ -20,7 +20,7 @@ from demoloco.types import BlobRef, Digest
 
 Coefficients = NDArray[np.float32]
 
-SLAB = 256  # chunks that are worked on at a time: 4 MiB
+SLAB = 128  # chunks that are worked on at a time: 2 MiB
 BLOB_CHUNKS = 1024  # 16 MiB, the largest blob of a snapshot
 
 
@@ -38,12 +38,16 @@ def advance(
     """
     _check(before, packets, weights, out)
     step = np.float32(alpha)
+    scratch = np.empty((min(SLAB, len(before)), CHUNK), np.float32)
+    firsts = np.arange(0, scratch.size, CHUNK)[:, None]
     for start in range(0, len(before), SLAB):
         slab = slice(start, start + SLAB)
-        mean = np.zeros((len(before[slab]), CHUNK), np.float32)
-        rows = np.arange(len(mean))[:, None]
+        mean = scratch[: len(before[slab])]
+        mean.fill(0)
+        coefficients = mean.reshape(-1)
         for packet, weight in zip(packets, weights, strict=True):
-            mean[rows, packet.index[slab]] += np.float32(weight) * packet.value[slab]
+            places = packet.index[slab] + firsts[: len(mean)]
+            coefficients[places] += np.float32(weight) * packet.value[slab]
         mean *= step
         np.subtract(before[slab], mean, out=out[slab])
 

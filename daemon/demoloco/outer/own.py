@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from demoloco.codec.chunks import Stack
-from demoloco.codec.dct import dct, idct, slab_chunks
+from demoloco.codec.dct import idct_, minus_dct_
 from demoloco.codec.layout import CHUNK, EDGE
 from demoloco.codec.packet import Sparse
+from demoloco.codec.slabs import slab_chunks, slabs_of
 
 Agreed = Tensor | NDArray[np.float32]
 """An agreed state as a tensor, or as an array that may be a read-only map of a file."""
@@ -40,7 +41,7 @@ def model_of(agreed: Agreed, like: Own, borrowed: Tensor | None = None) -> Own:
 
     def build(slab: slice) -> Tensor:
         coefficients = read(agreed, slab, like.device)
-        return to_model(coefficients if borrowed is None else coefficients - borrowed[slab])
+        return to_model(coefficients.clone() if borrowed is None else coefficients - borrowed[slab])
 
     return _become(like, build)
 
@@ -90,7 +91,8 @@ def released(
     left = still_borrowed(borrowed, lent, keep)
 
     def release(slab: slice) -> Tensor:
-        return to_model(borrowed[slab] if left is None else borrowed[slab] - left[slab])
+        gone = borrowed[slab].clone() if left is None else borrowed[slab] - left[slab]
+        return to_model(gone)
 
     return _moved(own, release), left
 
@@ -107,27 +109,29 @@ def still_borrowed(borrowed: Tensor, lent: Sequence[Sparse], keep: float) -> Ten
 # -- one slab ------------------------------------------------------------------------------------
 def slabs(own: Own) -> Iterator[slice]:
     """The model's chunks in parts that are best worked on at a time."""
-    size = slab_chunks(own.device)
-    for start in range(0, len(own), size):
-        yield slice(start, min(start + size, len(own)))
+    return slabs_of(len(own), slab_chunks(own.device))
 
 
 def slab_momentum(agreed: Agreed, own: Own, slab: slice, borrowed: Tensor | None = None) -> Tensor:
-    """`momentum` of these chunks, without what is borrowed of it."""
-    owed = read(agreed, slab, own.device) - dct(own[slab]).view(-1, CHUNK)
-    return owed if borrowed is None else owed - borrowed[slab]
+    """`momentum` of these chunks, without what is borrowed of it; a new tensor."""
+    chunks = own[slab] if isinstance(own, Stack) else own[slab].detach().clone()
+    owed = minus_dct_(chunks, read(agreed, slab, own.device).view(-1, EDGE, EDGE)).view(-1, CHUNK)
+    return owed if borrowed is None else owed.sub_(borrowed[slab])
 
 
 def read(agreed: Agreed, slab: slice, device: torch.device) -> Tensor:
     """These chunks of an agreed state on a device; not to be written to."""
     if isinstance(agreed, Tensor):
         return agreed[slab].to(device)
-    return torch.from_numpy(np.array(agreed[slab])).to(device)  # a copy: a map may be read-only
+    part = agreed[slab]
+    if not part.flags.writeable:  # torch wants no such memory, although nothing is written here
+        part = part.copy()
+    return torch.from_numpy(part).to(device)
 
 
 def to_model(coefficients: Tensor) -> Tensor:
-    """IDCT of (chunks, 4096), as chunks of the model."""
-    return idct(coefficients.view(-1, EDGE, EDGE))
+    """IDCT of (chunks, 4096), as chunks of the model, in place of the coefficients."""
+    return idct_(coefficients.view(-1, EDGE, EDGE))
 
 
 def add(coefficients: Tensor, packets: Sequence[Sparse], slab: slice, sign: float = 1.0) -> None:

@@ -177,10 +177,11 @@ def _name(body: bytes) -> str:
 
 
 def _map(agreed: Path, layout: Layout) -> NDArray[np.float32]:
-    """Shapes: (chunks, 4096) float32, read-only."""
+    """Shapes: (chunks, 4096) float32; not to be written to."""
     wanted = layout.chunks * CHUNK * 4
     if agreed.stat().st_size != wanted:
         raise StoreError(
             f"the agreed state {agreed} has {agreed.stat().st_size} bytes instead of {wanted}"
         )
-    return np.memmap(agreed, "<f4", "r", shape=(layout.chunks, CHUNK))
+    # Of a private map torch takes slabs without copying them; what would be written, were lost.
+    return np.memmap(agreed, "<f4", "c", shape=(layout.chunks, CHUNK))
