@@ -1,6 +1,7 @@
 """Rounds over thin and unequal links, beside hivemind's averaging and beside what physics allows.
 
     python -m benchmarks.wan [--json] [--quick] [--only LINK …] [--sizes 10M,100M] [--tcp cubic|bbr]
+                             [--record FILE]
 
 On links that `benchmarks.wanlab` emulates (root is needed), in one run: (a) four real daemons with
 a task whose inner steps take a set time (`synthetic_task.py`), (b) four peers of hivemind's
@@ -39,13 +40,14 @@ import signal
 import sys
 import time
 from math import isfinite
+from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.summary import as_json
 from benchmarks.wan.cases import SETTINGS
 from benchmarks.wan.figures import complaints, figures, show
-from benchmarks.wan.measure import Choice, measure
+from benchmarks.wan.measure import Choice, Facts, measure
 from benchmarks.wanlab.lab import why_unavailable
 
 QUICK_SETTINGS = ("100mbit-30ms", "20mbit-100ms", "10mbit-100ms-1%")
@@ -68,6 +70,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SETTINGS), metavar="LINK", default=None)
     parser.add_argument("--sizes", help=f"parameters, {SIZES} by default")
     parser.add_argument("--tcp", default="cubic", help="congestion control, of both sides")
+    parser.add_argument("--record", type=Path, help="also keep here what is measured so far, JSON")
     arguments = parser.parse_args()
     if reason := why_unavailable():
         raise SystemExit(f"the links cannot be emulated here: {reason}")
@@ -81,21 +84,30 @@ def main() -> None:
     )
     load, began = os.getloadavg()[0], time.monotonic()
     errors = Console(stderr=True)
-    found = measure(choice, lambda text: errors.print(f"{_clock(began)} {text}", highlight=False))
-    reckoned = figures(found)
-    told = {
-        "figures": reckoned,
-        "facts": found,
-        "wrong": complaints(found),
-        "tcp": choice.tcp,
-        "load_before": load,
-        "seconds": time.monotonic() - began,
-    }
+
+    def told(found: Facts) -> Facts:
+        return {
+            "figures": figures(found),
+            "facts": found,
+            "wrong": complaints(found),
+            "tcp": choice.tcp,
+            "load_before": load,
+            "seconds": time.monotonic() - began,
+        }
+
+    def keep(found: Facts) -> None:
+        if arguments.record is not None:
+            arguments.record.write_text(as_json(told(found)) + "\n")
+
+    def say(text: str) -> None:
+        errors.print(f"{_clock(began)} {text}", highlight=False)
+
+    whole = told(measure(choice, say, keep))
     if arguments.json:
-        print(as_json(told))
+        print(as_json(whole))
     else:
-        show(told, Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH))
-    sys.exit(0 if all(map(isfinite, reckoned.values())) else 1)
+        show(whole, Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH))
+    sys.exit(0 if all(map(isfinite, whole["figures"].values())) else 1)
 
 
 def _clock(began: float) -> str:

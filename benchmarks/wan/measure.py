@@ -51,8 +51,15 @@ class Choice:
         return Plan(millions, steps, 0.5, warm, rounds, **more)
 
 
-def measure(choice: Choice, say: Say) -> Facts:
+def measure(choice: Choice, say: Say, keep: Callable[[Facts], None]) -> Facts:
+    """`keep` is called with all that is known after each part: a whole run takes hours."""
     found: Facts = {"ours": [], "pinned": [], "hivemind": [], "slowdown": None, "join": None}
+
+    def take(name: str, rows: Iterator[Facts]) -> None:
+        for row in rows:
+            found[name].append(row)
+            keep(found)
+
     for millions in choice.sizes:
         whole = millions == choice.sizes[0]  # the smallest also shows the thin node and the joiner
         with ExitStack() as held:
@@ -60,12 +67,13 @@ def measure(choice: Choice, say: Say) -> Facts:
             party = Party(held, choice.plan(millions), HOSTS, spare, choice.tcp)
             say(f"{millions:g} M parameters: {len(HOSTS)} nodes start")
             party.start()
-            found["ours"] += _on_each(party, choice.settings, say)
+            take("ours", _on_each(party, choice.settings, say))
             if whole:
                 say("a thin node among fast ones")
                 found["slowdown"] = _slowdown(party, 5 if choice.quick else 12)
                 say("a node joins")
                 found["join"] = asdict(_join(party))
+                keep(found)
     if choice.speedup_settings:
         with ExitStack() as held:
             pinned = choice.plan(
@@ -74,8 +82,8 @@ def measure(choice: Choice, say: Say) -> Facts:
             party = Party(held, pinned, HOSTS, (), choice.tcp)
             say(f"{pinned.millions:g} M parameters, k = {PINNED_K}: {len(HOSTS)} nodes start")
             party.start()
-            found["pinned"] = list(_on_each(party, choice.speedup_settings, say))
-    found["hivemind"] = list(_baselines(choice, say))
+            take("pinned", _on_each(party, choice.speedup_settings, say))
+    take("hivemind", _baselines(choice, say))
     return found
 
 

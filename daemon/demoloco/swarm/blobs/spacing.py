@@ -47,8 +47,8 @@ class Spacing:
 
     @asynccontextmanager
     async def room(self, size: int, known: float, trip: float) -> AsyncIterator[None]:
-        """Wait until a piece of `size` bytes may go on a link that carries `known` bytes a second or
-        more, 0 = at once; held until its answer is here, which takes `trip` seconds more, 0 =
+        """Wait until a piece of `size` bytes may go on a link that carries `known` bytes a second
+        or more, 0 = at once; held until its answer is here, which takes `trip` seconds more, 0 =
         nobody knows."""
         waited = False
         if known:
