@@ -21,7 +21,7 @@ PROTOS := $(wildcard proto/demoloco_proto/v1/*.proto)
 SERVICES := $(shell grep -l '^service' $(PROTOS))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint pytest faults sim churn wan scale proto check-proto lock clean
+.PHONY: help setup run test lint pytest faults sim churn wan scale crowd proto check-proto lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -68,6 +68,9 @@ wan: setup  ## rounds on emulated thin links beside hivemind's averaging; ARGS=-
 
 scale: setup  ## what a node costs in swarms of 4 to 256, in the simulator (minutes)
 	$(BIN)/python -m benchmarks.scale $(ARGS)
+
+crowd: setup  ## as many real nodes as this machine holds, ARGS='--nodes 12' (minutes)
+	$(BIN)/python -m benchmarks.crowd $(ARGS)
 
 # An environment of its own, so that its old protobuf never meets the project's.
 .venv-proto/.stamp: Makefile
