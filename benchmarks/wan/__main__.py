@@ -35,6 +35,7 @@ Exit code 1 if a figure was asked for and could not be measured.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -47,7 +48,7 @@ from rich.console import Console
 from benchmarks.summary import as_json
 from benchmarks.wan.cases import SETTINGS
 from benchmarks.wan.figures import complaints, figures, show
-from benchmarks.wan.measure import Choice, Facts, measure
+from benchmarks.wan.measure import Choice, Facts, measure, nothing
 from benchmarks.wanlab.lab import why_unavailable
 
 QUICK_SETTINGS = ("100mbit-30ms", "20mbit-100ms", "10mbit-100ms-1%")
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SETTINGS), metavar="LINK", default=None)
     parser.add_argument("--sizes", help=f"parameters, {SIZES} by default")
     parser.add_argument("--tcp", default="cubic", help="congestion control, of both sides")
-    parser.add_argument("--record", type=Path, help="also keep here what is measured so far, JSON")
+    parser.add_argument("--record", type=Path, help="keep what is measured here, and go on from it")
     arguments = parser.parse_args()
     if reason := why_unavailable():
         raise SystemExit(f"the links cannot be emulated here: {reason}")
@@ -102,12 +103,20 @@ def main() -> None:
     def say(text: str) -> None:
         errors.print(f"{_clock(began)} {text}", highlight=False)
 
-    whole = told(measure(choice, say, keep))
+    whole = told(measure(choice, say, _recorded(arguments.record), keep))
     if arguments.json:
         print(as_json(whole))
     else:
         show(whole, Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH))
     sys.exit(0 if all(map(isfinite, whole["figures"].values())) else 1)
+
+
+def _recorded(record: Path | None) -> Facts:
+    """What an earlier run left."""
+    if record is None or not record.exists():
+        return nothing()
+    found: Facts = json.loads(record.read_text())["facts"]
+    return found
 
 
 def _clock(began: float) -> str:

@@ -43,7 +43,7 @@ def figures(found: Facts) -> dict[str, float]:
 
 
 def _worst(pick: Any, values: Iterable[float]) -> float:
-    known = [value for value in values if value == value]
+    known = [value for value in values if value is not None and value == value]
     return float(pick(known, default=nan))
 
 

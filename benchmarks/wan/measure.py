@@ -23,6 +23,7 @@ Say = Callable[[str], None]
 PINNED_K = 64
 SPEEDUP_MILLIONS = 25.0
 SPEEDUP_MBIT = 20.0
+LARGE_MILLIONS = 50.0
 COMPRESSIONS = ("float16", "uniform8")
 
 
@@ -45,15 +46,21 @@ class Choice:
         return found[:1] if self.quick else found
 
     def plan(self, millions: float, **more: Any) -> Plan:
-        """Longer rounds for larger models: what a step computes beside its pause grows with it."""
-        steps = 8 if self.quick else 16 if millions < 50 else 48
+        """Longer rounds, of fewer and longer steps, for larger models: what a step computes beside
+        its pause grows with them, and four nodes share this machine."""
+        steps, seconds = (8, 3.0) if millions >= LARGE_MILLIONS else (8 if self.quick else 16, 0.5)
         warm, rounds = (2, 3) if self.quick else (3, 5)
-        return Plan(millions, steps, 0.5, warm, rounds, **more)
+        return Plan(millions, steps, seconds, warm, rounds, **more)
 
 
-def measure(choice: Choice, say: Say, keep: Callable[[Facts], None]) -> Facts:
-    """`keep` is called with all that is known after each part: a whole run takes hours."""
-    found: Facts = {"ours": [], "pinned": [], "hivemind": [], "slowdown": None, "join": None}
+def nothing() -> Facts:
+    """What is known before the first run."""
+    return {"ours": [], "pinned": [], "hivemind": [], "slowdown": None, "join": None}
+
+
+def measure(choice: Choice, say: Say, found: Facts, keep: Callable[[Facts], None]) -> Facts:
+    """`found`: what is measured already; `keep` is called with all of it after each part, for a
+    whole run takes more than an hour."""
 
     def take(name: str, rows: Iterator[Facts]) -> None:
         for row in rows:
@@ -61,20 +68,25 @@ def measure(choice: Choice, say: Say, keep: Callable[[Facts], None]) -> Facts:
             keep(found)
 
     for millions in choice.sizes:
+        settings = _lacking(found["ours"], choice.settings, millions)
         whole = millions == choice.sizes[0]  # the smallest also shows the thin node and the joiner
+        extras = whole and not (found["slowdown"] and found["join"])
+        if not settings and not extras:
+            continue
         with ExitStack() as held:
             spare = (JOINER,) if whole else ()
             party = Party(held, choice.plan(millions), HOSTS, spare, choice.tcp)
             say(f"{millions:g} M parameters: {len(HOSTS)} nodes start")
             party.start()
-            take("ours", _on_each(party, choice.settings, say))
-            if whole:
+            take("ours", _on_each(party, settings, say))
+            if extras:
                 say("a thin node among fast ones")
                 found["slowdown"] = _slowdown(party, 5 if choice.quick else 12)
                 say("a node joins")
                 found["join"] = asdict(_join(party))
                 keep(found)
-    if choice.speedup_settings:
+    settings = _lacking(found["pinned"], choice.speedup_settings, choice.speedup_millions)
+    if settings:
         with ExitStack() as held:
             pinned = choice.plan(
                 choice.speedup_millions, settings=(*sets(ladder=PINNED_K, k=PINNED_K),)
@@ -82,9 +94,17 @@ def measure(choice: Choice, say: Say, keep: Callable[[Facts], None]) -> Facts:
             party = Party(held, pinned, HOSTS, (), choice.tcp)
             say(f"{pinned.millions:g} M parameters, k = {PINNED_K}: {len(HOSTS)} nodes start")
             party.start()
-            take("pinned", _on_each(party, choice.speedup_settings, say))
-    take("hivemind", _baselines(choice, say))
+            take("pinned", _on_each(party, settings, say))
+    take("hivemind", _baselines(choice, found["hivemind"], say))
     return found
+
+
+def _lacking(
+    rows: Sequence[Facts], settings: Sequence[Setting], millions: float, **more: Any
+) -> list[Setting]:
+    """Those of which there is no such row."""
+    known = [row["link"] for row in rows if row.items() >= {"millions": millions, **more}.items()]
+    return [setting for setting in settings if setting.name not in known]
 
 
 def _on_each(party: Party, settings: Sequence[Setting], say: Say) -> Iterator[Facts]:
@@ -143,7 +163,7 @@ def _join(party: Party) -> Any:
     return party.join(JOINER, JOIN_SETTING)
 
 
-def _baselines(choice: Choice, say: Say) -> Iterator[Facts]:
+def _baselines(choice: Choice, known: Sequence[Facts], say: Say) -> Iterator[Facts]:
     """hivemind on the links of the speed-up, at its size; elsewhere at the smallest."""
     for setting in choice.settings:
         thin = setting in choice.speedup_settings
@@ -151,6 +171,8 @@ def _baselines(choice: Choice, say: Say) -> Iterator[Facts]:
             continue
         millions = choice.speedup_millions if thin else choice.sizes[0]
         for compression in COMPRESSIONS:
+            if not _lacking(known, [setting], millions, compression=compression):
+                continue
             say(f"{setting.name}: hivemind, {millions:g} M parameters in {compression}")
             steps = 2 if setting.mbit >= SPEEDUP_MBIT and not choice.quick else 1
             found = theirs.play(

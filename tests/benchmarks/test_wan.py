@@ -11,6 +11,7 @@ from benchmarks.wan.cases import HOSTS, SETTINGS
 from benchmarks.wan.course import Round, read, training_share
 from benchmarks.wan.figures import complaints, figures
 from benchmarks.wan.limit import WIRE_SHARE, drained, exchange_limit
+from benchmarks.wan.measure import Choice, measure, nothing
 
 LINKS = {node: {"up": 8e6, "down": 8e6} for node in ("a", "b", "c")}  # a megabyte a second
 
@@ -130,3 +131,24 @@ def test_a_run_that_the_machine_was_too_slow_for_says_so() -> None:
         "the router was too slow for 3 packets",
         "1 of 5 rounds closed without some member",
     ]
+
+
+# -- a run that goes on ----------------------------------------------------------------------------
+def test_what_is_recorded_is_not_measured_again() -> None:
+    link, kept, said = SETTINGS["20mbit-100ms"], [], []
+    choice = Choice([link], [10.0], quick=False, tcp="cubic")
+    baselines = [
+        {"link": link.name, "millions": 25.0, "compression": one} for one in ("float16", "uniform8")
+    ]
+    found = nothing() | {
+        "ours": [{"link": link.name, "millions": 10.0}],
+        "pinned": [{"link": link.name, "millions": 25.0}],
+        "hivemind": baselines,
+        "slowdown": {"thin_round_seconds": 8.0},
+        "join": {"seconds": 1.0},
+    }
+    before = {name: list(rows) for name, rows in found.items() if isinstance(rows, list)}
+    after = measure(choice, said.append, found, kept.append)
+    assert {name: after[name] for name in before} == before
+    assert not said
+    assert not kept
