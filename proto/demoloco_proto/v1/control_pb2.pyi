@@ -164,6 +164,7 @@ class StatusReply(google.protobuf.message.Message):
     """bytes of the model in float32 / packet_bytes"""
     inner_step: builtins.int
     inner_steps: builtins.int
+    """0: their number is not fixed"""
     parameters: builtins.int
     device: builtins.str
     version: builtins.str

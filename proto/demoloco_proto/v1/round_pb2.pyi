@@ -748,7 +748,7 @@ class Piece(google.protobuf.message.Message):
     run: builtins.bytes
     offset: builtins.int
     data: builtins.bytes
-    """at most 64 KiB"""
+    """at most 48 KiB"""
     pass_on: builtins.bool
     """the receiver sends it to the other members"""
     @property
