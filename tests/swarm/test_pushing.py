@@ -62,6 +62,14 @@ def test_a_thin_link_sends_each_byte_once_and_each_relay_about_as_much(size: int
     assert max(lengths) <= MAX_PIECE_BYTES
 
 
+@pytest.mark.parametrize("relays", [MEMBERS, MEMBERS[:1]])
+def test_a_thin_links_pieces_are_small_and_a_fat_ones_are_not(relays: list[PeerId]) -> None:
+    thin = errands(400 * KIB, MEMBERS, relays, 0.25e6, 0.3)
+    assert max(one.end - one.offset for one in thin) <= 0.06 * 0.25e6
+    fat = errands(MIB, MEMBERS, relays, FAST, 0.03)
+    assert max(one.end - one.offset for one in fat) > 40 * KIB
+
+
 def test_what_is_too_large_or_nobody_knows_how_to_carry_is_left_to_be_fetched() -> None:
     assert errands(MAX_PUSHED_BYTES + 1, MEMBERS, MEMBERS, FAST, 0.03) == []
     assert errands(BLIND_BYTES + 1, MEMBERS, MEMBERS, 0.0, 0.03) == []

@@ -22,6 +22,9 @@ MAX_PUSHED_BYTES = 2 << 20
 BLIND_BYTES = 64 << 10
 """So much is sent to all while nobody knows what the link carries."""
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 8 << 10, 48 << 10
+PIECE_SECONDS = 0.06
+"""A link carries a piece in about so long, as far as MIN and MAX allow: a cold connection sends a
+small one without waiting for receipts, and what is lost of a thin link's queue is little."""
 PIECES_A_SHARE = 4
 """What is passed on begins to arrive when the first of them has come."""
 SHORT_SECONDS = 0.05
@@ -83,22 +86,23 @@ def errands(
     the own link carries, 0 if nobody knows; `trip`: seconds there and back."""
     if size > MAX_PUSHED_BYTES or (not up and size > BLIND_BYTES):
         return []
+    most = max(MIN_PIECE_BYTES, min(MAX_PIECE_BYTES, int(up * PIECE_SECONDS) or MAX_PIECE_BYTES))
     extra = (len(members) - 1) * size / up if up else 0.0
     if extra <= max(SHORT_SECONDS, trip / 2):
         return [
             Errand(member, start, end, pass_on=False)
-            for start, end in _cut(0, size, MAX_PIECE_BYTES)
+            for start, end in _cut(0, size, most)
             for member in members
         ]
     if not relays:
         return []
-    return _shared(size, relays)
+    return _shared(size, relays, most)
 
 
-def _shared(size: int, relays: Sequence[PeerId]) -> list[Errand]:
+def _shared(size: int, relays: Sequence[PeerId], most: int) -> list[Errand]:
     """Each relay's share in pieces, the first of each before the second of any."""
     share = max(MIN_PIECE_BYTES, math.ceil(size / len(relays)))
-    piece = max(MIN_PIECE_BYTES, min(MAX_PIECE_BYTES, math.ceil(share / PIECES_A_SHARE)))
+    piece = max(MIN_PIECE_BYTES, min(most, math.ceil(share / PIECES_A_SHARE)))
     rows = [
         [Errand(relay, start, end, pass_on=True) for start, end in _cut(begin, upto, piece)]
         for relay, (begin, upto) in zip(relays, _cut(0, size, share), strict=False)

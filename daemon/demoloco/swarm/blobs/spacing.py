@@ -19,16 +19,16 @@ from statistics import median
 QUEUE_SECONDS = 0.15
 """So much may be on its way beside what a round trip holds: in queues, and as the last piece."""
 MIN_UNDER_WAY = 32 << 10
-FIRST, LEAST, MOST = 1.25, 0.5, 4.0
+FIRST, LEAST, MOST = 1.25, 0.1, 4.0
 """The rate, in parts of what the link is known to carry: it may carry more, and at times less."""
 SEARCH, RAISE, LOWER = 1.15, 1.04, 0.75
-"""After an answer: before the rate fell for the first time, and from then on. It falls once in the
-time that an answer takes."""
+"""After an answer: before the rate fell for the first time, and from then on. It falls again when
+pieces that went at the lower rate are late, too."""
 EARLY_SECONDS, LATE_SECONDS = 0.08, 0.2
 """More than a cold connection takes for the piece: below the one there is no queue to speak of."""
 FIRST_WINDOW = 17 << 10
 """Bytes of a piece that a cold connection sends at once, or nearly."""
-JUDGED = 5
+LEAST_JUDGED, JUDGED = 3, 5
 """Newest answers, whose median counts."""
 
 
@@ -54,14 +54,14 @@ class Spacing:
         if known:
             self._rate = min(MOST * known, max(LEAST * known, self._rate or FIRST * known))
             async with self._turn:
-                waited = await self._wait(size, _most(known, size, trip))
+                waited = await self._wait(size, _most(min(FIRST * known, self._rate), size, trip))
         began = self._now()
         self._under_way += size
         try:
             yield
             if known and trip:
                 least = trip * (1 + _windows(size)) + size / self._rate
-                self._steer(self._now() - began - least, trip, waited)
+                self._steer(self._now() - began - least, began, waited)
         finally:
             self._under_way -= size
             self._less.set()
@@ -77,22 +77,27 @@ class Spacing:
         self._free_at = max(self._now(), self._free_at) + size / self._rate
         return self._now() > came
 
-    def _steer(self, late: float, trip: float, waited: bool) -> None:
+    def _steer(self, late: float, began: float, waited: bool) -> None:
+        if began < self._lowered_at:
+            return  # it went at the rate before
         self._late.append(late)
+        if len(self._late) < LEAST_JUDGED:
+            return
         usual = median(self._late)
         if usual < EARLY_SECONDS:
             raised = SEARCH if self._lowered_at == -math.inf else RAISE
             self._rate *= raised if waited else 1.0
-        elif usual > LATE_SECONDS and self._now() - self._lowered_at > trip + late:
+        elif usual > LATE_SECONDS:
             self._rate *= LOWER
             self._lowered_at = self._now()
+            self._late.clear()
 
 
-def _most(known: float, size: int, trip: float) -> float:
+def _most(rate: float, size: int, trip: float) -> float:
     """Bytes that may be under way: what fills the link while such pieces are answered."""
     if not trip:
         return math.inf
-    return max(MIN_UNDER_WAY, FIRST * known * (trip * (1 + _windows(size)) + QUEUE_SECONDS))
+    return max(MIN_UNDER_WAY, rate * (trip * (1 + _windows(size)) + QUEUE_SECONDS))
 
 
 def _windows(size: int) -> int:
