@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from demoloco.codec.chunks import write_chunks
+from demoloco.codec.chunks import to_chunks, write_chunks
 from demoloco.codec.dct import dct, idct
 from demoloco.codec.layout import CHUNK, EDGE
 from demoloco.worker.loop import Stint
@@ -67,8 +67,9 @@ class RecordedWorker(MemoryWorker):
 
     def model(self) -> Coefficients:
         """DCT(x)."""
-        loop = cast(Any, self._loop)
-        return dct(loop._own._chunks()).reshape(-1, CHUNK).double().numpy()
+        own = cast(Any, self._loop)._own
+        chunks = to_chunks(own.tensors, own.layout)
+        return dct(chunks).reshape(-1, CHUNK).double().numpy()
 
     def borrowed(self) -> Coefficients | float:
         """b."""
