@@ -35,6 +35,7 @@ RUN_BOUNDS: Mapping[str, Bounds] = {
     "k": (1, CHUNK_COEFFICIENTS),
     "alpha": (0.001, 2),
     "beta": (0, 1),
+    "outer_momentum": (0, 0.999),
     "seed": (0, 2**63 - 1),
     "batch_size": (1, 2**24),
     "learning_rate": (1e-12, 100),
@@ -59,7 +60,8 @@ NODE_BOUNDS: Mapping[str, Bounds] = {
     "max_worker_restarts": (0, 1_000_000),
 }
 RUN_CHOICES: Mapping[str, Sequence[object]] = {
-    "method": ("decoupled", "synced"),
+    "method": ("decoupled", "synced", "paper", "diloco"),
+    "mean_over": ("all", "senders"),
     "bits": (1, 2, 4, 8),
     "overlap": (0, 1),
 }
@@ -68,6 +70,21 @@ NODE_CHOICES: Mapping[str, Sequence[object]] = {
     "log_format": ("text", "json"),
     "log_level": ("debug", "info", "warning"),
 }
+
+METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"alpha": 0.7, "k": 32, "bits": 8},
+    "diloco": {
+        "alpha": 0.7,
+        "outer_momentum": 0.9,
+        "k": CHUNK_COEFFICIENTS,
+        "ladder": (CHUNK_COEFFICIENTS,),
+        "bits": 8,
+    },
+}
+"""What takes the place of a class default where only the method was asked for."""
+
+DRIFTING = frozenset({"paper"})
+"""Methods that do not hold the nodes' models together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +98,7 @@ class RunConfig:
     task_args: dict[str, Scalar] = field(default_factory=dict)
     """The task's own settings (`--set task.depth=12`)."""
     method: str = "decoupled"
-    """How told and untold parts combine: decoupled | synced."""
+    """How told and untold parts combine: decoupled | synced | paper | diloco."""
     inner_steps: int = 50
     """H: local optimizer steps between two rounds, 1 or more."""
     round_seconds: float = 0.0
@@ -98,7 +115,12 @@ class RunConfig:
     alpha: float = 1.0
     """Outer step size."""
     beta: float = 0.95
-    """Decay of the owed part, method synced only."""
+    """Decay of the owed part (method synced) or of the momentum (paper)."""
+    outer_momentum: float = 0.0
+    """Nesterov momentum of the agreed state, and part of it; method paper has its own instead."""
+    mean_over: str = "all"
+    """What a coefficient's sum is divided by: the weight of all contributors, or only of those that
+    sent it (senders), as the code published with method paper has it, and which diverges."""
     seed: int = 0
     """Initial model and data order."""
     batch_size: int = 16
@@ -131,12 +153,18 @@ class RunConfig:
         _check_name(self.name)
         _check_task(self.task)
         _check_task_args(self.task_args)
+        _check_method(self)
         _check_ladder(self.ladder, self.k)
         if self.decay_rounds <= self.warmup_rounds:
             raise ConfigError(
                 f"decay_rounds = {self.decay_rounds} must be more than warmup_rounds = "
                 f"{self.warmup_rounds}; make it larger, or the warm-up shorter"
             )
+
+    @classmethod
+    def of(cls, **values: Any) -> RunConfig:
+        """These values, and for the rest what suits their method."""
+        return cls(**{**METHOD_DEFAULTS.get(values.get("method", cls.method), {}), **values})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +322,23 @@ def _check_ladder(ladder: tuple[int, ...], k: int) -> None:
     if k not in ladder:
         raise ConfigError(
             f"k = {k} is not on the ladder; choose one of {','.join(map(str, ladder))}"
+        )
+
+
+def _check_method(config: RunConfig) -> None:
+    if config.method == "diloco" and (config.k, config.ladder) != (4096, (4096,)):
+        raise ConfigError(
+            f"k = {config.k}, ladder = {shown(config.ladder)}: method diloco tells every "
+            "coefficient, k = 4096 and ladder = 4096; leave both out, or take method decoupled"
+        )
+    if config.method == "paper" and config.outer_momentum:
+        raise ConfigError(
+            f"outer_momentum = {config.outer_momentum} does not go with method paper, whose "
+            "momentum is beta; leave it out"
+        )
+    if config.method != "paper" and config.mean_over != "all":
+        raise ConfigError(
+            f"mean_over = {config.mean_over} goes with method paper only; leave it out"
         )
 
 

@@ -1,8 +1,8 @@
 """Where settings come from, and how a run's configuration travels.
 
-Precedence, highest first: flag, environment, file, the task's own defaults, the default of the
-class. A name that nothing knows is refused wherever it stands: a misspelt setting that is ignored
-would train another run than the one that was meant.
+Precedence, highest first: flag, environment, file, what suits the method if one was asked for, the
+task's own defaults, the default of the class. A name that nothing knows is refused wherever it
+stands: a misspelt setting that is ignored would train another run than the one that was meant.
 
     flag         --set inner_steps=20 --set task.depth=12
     environment  DEMOLOCO_INNER_STEPS=20 DEMOLOCO_TASK__DEPTH=12 DEMOLOCO_CONFIG=run.toml
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, get_type_hints
 import platformdirs
 
 from demoloco.bounds import MAX_CONFIG_BYTES
-from demoloco.config import NodeConfig, RunConfig, Scalar, shown
+from demoloco.config import METHOD_DEFAULTS, NodeConfig, RunConfig, Scalar, shown
 from demoloco.errors import ConfigError
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -61,7 +61,9 @@ class Settings(NamedTuple):
                     f"the task's defaults: {_unknown(name, RUN_TYPES)}; mend the task"
                 )
             values[name] = _typed(name, value, "the task's defaults")
-        return RunConfig(**values | self.run)
+        if "method" in self.run:  # asked for, so it comes before what the task likes with another
+            values |= METHOD_DEFAULTS.get(self.run["method"], {})
+        return RunConfig.of(**values | self.run)
 
     def node_config(self) -> NodeConfig:
         """This node's own settings.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,12 @@ def test_a_number_that_is_not_finite_is_refused(name: str, value: float) -> None
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"method": "paper"}, "method = 'paper' .*decoupled, synced"),
+        ({"method": "dense"}, "method = 'dense' .*decoupled, synced, paper, diloco"),
+        ({"method": "diloco"}, "k = 64, ladder = .8, 16.*every coefficient.*leave both out"),
+        ({"method": "diloco", "ladder": (8, 4096), "k": 4096}, "ladder = 4096; leave both out"),
+        ({"method": "paper", "outer_momentum": 0.9}, "0.9 does not go with method paper.*beta"),
+        ({"mean_over": "some"}, "mean_over = 'some' .*all, senders"),
+        ({"mean_over": "senders"}, "goes with method paper only; leave it out"),
         ({"bits": 3}, "bits = 3 .*1, 2, 4, 8"),
         ({"k": 63}, "k = 63 is not on the ladder; choose one of 8,16,32,64"),
         ({"ladder": ()}, "ladder"),
@@ -145,6 +150,18 @@ def test_a_relayed_peer_and_a_numbered_gpu_are_possible() -> None:
     made = node(peers=(PEER, relayed), device="cuda:1")
     assert made.peers == (PEER, relayed)
     assert made.device == "cuda:1"
+
+
+def test_a_method_alone_makes_a_run() -> None:
+    for method in config.RUN_CHOICES["method"]:
+        made = RunConfig.of(method=method)
+        assert made.method == method
+        assert RunConfig.of(method=method, seed=7) == replace(made, seed=7)
+    assert RunConfig.of() == RunConfig()
+    assert RunConfig.of(method="diloco", bits=4).bits == 4
+    dense = RunConfig.of(method="diloco")
+    assert (dense.k, dense.ladder, dense.bits) == (4096, (4096,), 8)
+    assert (dense.alpha, dense.outer_momentum) == (0.7, 0.9)
 
 
 def test_a_refusal_does_not_repeat_a_long_value() -> None:

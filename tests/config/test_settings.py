@@ -75,6 +75,21 @@ def test_flag_beats_environment_beats_file_beats_task_beats_default(file: Path) 
     assert load({}, {}).run_config().inner_steps == 50
 
 
+def test_a_method_that_was_asked_for_brings_what_suits_it() -> None:
+    asked = load(dict([parse_set("method=diloco")]), {})
+    assert asked.run_config() == RunConfig.of(method="diloco")
+    assert asked.run_config({"k": 64, "bits": 2, "inner_steps": 9}) == RunConfig.of(
+        method="diloco", inner_steps=9
+    )
+    closer = load(dict(map(parse_set, ["method=diloco", "alpha=1", "bits=4"])), {}).run_config()
+    assert (closer.alpha, closer.bits, closer.k) == (1.0, 4, 4096)
+
+
+def test_a_task_may_prefer_a_method_and_change_what_suits_it() -> None:
+    run = load({}, {}).run_config({"method": "diloco", "alpha": 0.5})
+    assert run == RunConfig.of(method="diloco", alpha=0.5)
+
+
 def test_each_place_may_set_other_settings_of_the_task(file: Path) -> None:
     settings = load({"task.depth": 12}, {"DEMOLOCO_TASK__HEADS": "2"}, file)
     assert settings.run["task_args"] == {"depth": 12, "width": 64, "heads": 2}

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from demoloco.codec.dct import dct, idct
 from demoloco.codec.packet import PacketSpec, Sparse, decode
-from demoloco.outer.agreed import advance
-from demoloco.outer.methods import Method
+from demoloco.outer.method import Method
+from demoloco.outer.methods import Diloco
+from demoloco.outer.steps import OuterStep
 
 CHUNKS = 4
 
@@ -47,22 +48,30 @@ class Node:
 
 @dataclass
 class Swarm:
-    """Nodes on one chain; `states` holds the agreed state of each round."""
+    """Nodes on one chain; `states` holds the agreed state of each round, `whole` all its planes."""
 
     method: Method
     nodes: list[Node]
     states: list[NDArray[np.float32]]
     spec: PacketSpec
-    alpha: float = 1.0
+    step: OuterStep
+    whole: list[NDArray[np.float32]]
     k: int = 64
 
     @classmethod
-    def start(cls, method: Method, count: int, *, alpha: float = 1.0, k: int = 64) -> Swarm:
+    def start(
+        cls, method: Method, count: int, *, k: int = 64, bits: int = 2, **step: float | str
+    ) -> Swarm:
+        if isinstance(method, Diloco):
+            k, bits = 4096, 8
         generator = torch.Generator().manual_seed(0)
         agreed = torch.randn((CHUNKS, 4096), generator=generator).numpy()
         model = idct(torch.from_numpy(agreed).view(-1, 64, 64))
-        spec = PacketSpec((CHUNKS,), 2, (k,))
-        return cls(method, [Node(model.clone()) for _ in range(count)], [agreed], spec, alpha, k)
+        spec = PacketSpec((CHUNKS,), bits, (k,))
+        outer = OuterStep(**{"alpha": 1.0, **step})
+        whole = np.concatenate([agreed, *[np.zeros_like(agreed)] * (outer.planes - 1)])
+        nodes = [Node(model.clone()) for _ in range(count)]
+        return cls(method, nodes, [agreed], spec, outer, [whole], k)
 
     def contribute(self) -> None:
         """Every node makes the packet of the open round."""
@@ -74,12 +83,13 @@ class Swarm:
     def commit(self, weights: dict[int, float]) -> None:
         """Close the round with these nodes' packets; the others are left out."""
         packets = [self.nodes[number].packet for number in weights]
-        after = np.empty_like(self.states[-1])
-        advance(self.states[-1], packets, list(weights.values()), self.alpha, after)
-        self.states.append(after)
+        whole = np.empty_like(self.whole[-1])
+        self.step.advance(self.whole[-1], packets, list(weights.values()), whole)
+        self.whole.append(whole)
+        self.states.append(whole[:CHUNKS])
         for number, node in enumerate(self.nodes):
             told = [node.packet] if number in weights else []
-            self.move(node, self.states[-2], after, told, [])
+            self.move(node, self.states[-2], self.states[-1], told, [])
 
     def move(
         self,

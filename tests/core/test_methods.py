@@ -13,15 +13,27 @@ from hypothesis import strategies as st
 
 from demoloco.codec.dct import dct, idct
 from demoloco.codec.packet import PacketSpec, Sparse, decode
-from demoloco.errors import ConfigError
+from demoloco.config import METHOD_DEFAULTS, RunConfig
 from demoloco.outer import own as parts
-from demoloco.outer.methods import Decoupled, Method, Synced, method
+from demoloco.outer.method import Method
+from demoloco.outer.methods import Decoupled, Diloco, Synced, method
+from demoloco.outer.paper import Paper
 from tests.core import twins
 from tests.core.swarm_of_models import CHUNKS, Swarm, coefficients, dense, drift
 
-METHODS = [Decoupled(), Synced(1.0)]
-BOTH = pytest.mark.parametrize("way", METHODS, ids=["decoupled", "synced"])
+METHODS = [Decoupled(), Synced(1.0), Diloco()]
+LAWFUL = pytest.mark.parametrize("way", METHODS, ids=["decoupled", "synced", "diloco"])
+EVERY = pytest.mark.parametrize(
+    "way", [*METHODS, Paper(0.7, 0.9)], ids=["decoupled", "synced", "diloco", "paper"]
+)
 TOLERANCE = 2e-5  # of coefficients of order one, after some rounds in float32
+
+
+def memory_of(way: Method) -> torch.Tensor | None:
+    """One such as the method has after some rounds."""
+    shapes = {Synced: (CHUNKS, 4096), Paper: (2, CHUNKS, 4096)}
+    shape = shapes.get(type(way))
+    return None if shape is None else torch.full(shape, 0.001)
 
 
 def check_law(swarm: Swarm) -> None:
@@ -37,8 +49,8 @@ def round_of(swarm: Swarm, number: int, weights: dict[int, float]) -> None:
     swarm.commit(weights)
 
 
-@BOTH
-@settings(max_examples=25)
+@LAWFUL
+@settings(max_examples=10)
 @given(data=st.data())
 def test_learnt_is_told_plus_owed_whoever_is_left_out(way: Method, data: st.DataObject) -> None:
     swarm = Swarm.start(way, 3, alpha=data.draw(st.sampled_from([0.4, 1.0])))
@@ -60,7 +72,7 @@ def test_the_mean_of_the_models_moves_by_training_alone_when_all_are_in() -> Non
     assert float((mean - start - trained).abs().max()) < TOLERANCE
 
 
-@BOTH
+@LAWFUL
 def test_a_node_that_is_left_out_tells_the_same_in_the_next_round(way: Method) -> None:
     swarm = Swarm.start(way, 2)
     for place, node in enumerate(swarm.nodes):
@@ -71,11 +83,12 @@ def test_a_node_that_is_left_out_tells_the_same_in_the_next_round(way: Method) -
     swarm.contribute()
     again = swarm.nodes[1].packet
     assert np.array_equal(again.index, left_out.index)
-    assert np.allclose(again.value, left_out.value, rtol=0.02)
+    step = 0.2 * np.abs(left_out.value).mean()  # between the two smallest levels of eight bits
+    assert np.allclose(again.value, left_out.value, rtol=0.05, atol=step)
     check_law(swarm)
 
 
-@BOTH
+@LAWFUL
 def test_all_is_told_in_the_end(way: Method) -> None:
     """Without training, round after round takes what is owed out, down to nothing."""
     swarm = Swarm.start(way, 2, k=512)
@@ -91,7 +104,7 @@ def test_all_is_told_in_the_end(way: Method) -> None:
     assert np.linalg.norm(swarm.states[-1] - mean) < 0.01 * sum(first)
 
 
-@BOTH
+@LAWFUL
 def test_after_an_abandoned_fork_its_packets_are_owed_again(way: Method) -> None:
     swarm = Swarm.start(way, 2)
     round_of(swarm, 0, {0: 0.5, 1: 0.5})
@@ -110,7 +123,7 @@ def test_after_an_abandoned_fork_its_packets_are_owed_again(way: Method) -> None
     check_law(swarm)
 
 
-@BOTH
+@LAWFUL
 def test_rounds_that_were_missed_move_the_model_and_change_nothing_that_is_owed(
     way: Method,
 ) -> None:
@@ -123,7 +136,7 @@ def test_rounds_that_were_missed_move_the_model_and_change_nothing_that_is_owed(
     assert np.abs(swarm.owed(node) - before).max() < TOLERANCE
 
 
-@BOTH
+@LAWFUL
 def test_a_restored_node_owes_what_its_checkpoint_owed_but_for_what_was_told(way: Method) -> None:
     swarm = Swarm.start(way, 2)
     round_of(swarm, 0, {0: 0.5, 1: 0.5})
@@ -134,11 +147,12 @@ def test_a_restored_node_owes_what_its_checkpoint_owed_but_for_what_was_told(way
         round_of(swarm, number, {0: 0.5, 1: 0.5})
     told_since = node.told[1:]
     node.own, node.memory = way.restore(saved_own, then, swarm.states[-1], told_since, saved_memory)
-    expected = np.where(dense(told_since) != 0, 0, owed_then)
+    named = sum(dense([packet]) != 0 for packet in told_since)
+    expected = np.where(named > 0, 0, owed_then)
     assert np.abs(swarm.owed(node) - expected).max() < TOLERANCE
 
 
-@BOTH
+@LAWFUL
 def test_a_checkpoint_of_this_very_round_is_restored_as_it_was(way: Method) -> None:
     swarm = Swarm.start(way, 2)
     round_of(swarm, 0, {0: 0.5, 1: 0.5})
@@ -184,15 +198,15 @@ def test_a_packet_holds_the_largest_coefficients_of_what_is_owed() -> None:
     assert np.array_equal(node.packet.index, twins.largest(momentum, 64).index)
 
 
-@BOTH
+@EVERY
 def test_the_same_values_in_are_the_same_bits_out_and_nothing_is_written_to(way: Method) -> None:
     def run() -> tuple[bytes, ...]:
         swarm = Swarm.start(way, 1)
         node, state = swarm.nodes[0], swarm.states[0]
         node.train(drift(0, 0))
-        memory = torch.full((CHUNKS, 4096), 0.001) if isinstance(way, Synced) else None
+        memory = memory_of(way)
         inputs = node.own.clone(), state.copy(), None if memory is None else memory.clone()
-        made = way.contribute(node.own, state, memory, swarm.spec, 64)
+        made = way.contribute(node.own, state, memory, swarm.spec, swarm.k)
         packet = decode(made.body, swarm.spec)
         own, kept = way.correct(made.own, state, state + 1, [packet], [packet], made.memory)
         back, _ = way.restore(made.own, state, state + 1, [packet], made.memory)
@@ -205,7 +219,7 @@ def test_the_same_values_in_are_the_same_bits_out_and_nothing_is_written_to(way:
     assert run() == run()
 
 
-@BOTH
+@EVERY
 def test_agreed_states_are_read_from_read_only_files_without_a_warning(
     way: Method, tmp_path: Path
 ) -> None:
@@ -215,10 +229,10 @@ def test_agreed_states_are_read_from_read_only_files_without_a_warning(
     node = swarm.nodes[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from_file = way.contribute(node.own + drift(0, 0), state, None, swarm.spec, 64)
+        from_file = way.contribute(node.own + drift(0, 0), state, None, swarm.spec, swarm.k)
         own, _ = way.correct(from_file.own, state, state, [], [], from_file.memory)
     tensor = torch.from_numpy(swarm.states[0])
-    from_tensor = way.contribute(node.own + drift(0, 0), tensor, None, swarm.spec, 64)
+    from_tensor = way.contribute(node.own + drift(0, 0), tensor, None, swarm.spec, swarm.k)
     assert from_file.body == from_tensor.body
     assert torch.equal(own, from_file.own)
 
@@ -239,7 +253,7 @@ def test_slabs_cover_a_model_of_many() -> None:
     assert torch.allclose(whole, moved + idct(change.view(-1, 64, 64)), atol=TOLERANCE)
 
 
-@BOTH
+@EVERY
 def test_a_model_that_is_not_finite_is_not_told(way: Method) -> None:
     swarm = Swarm.start(way, 1)
     swarm.nodes[0].own[0, 0, 0] = float("nan")
@@ -247,20 +261,59 @@ def test_a_model_that_is_not_finite_is_not_told(way: Method) -> None:
         swarm.contribute()
 
 
-def test_methods_are_made_by_name() -> None:
-    assert method("decoupled", beta=0.9) == Decoupled()
-    assert method("synced", beta=0.9) == Synced(0.9)
-    with pytest.raises(ConfigError, match="decoupled or synced"):
-        method("dense", beta=0.9)
+def test_methods_are_made_of_a_run() -> None:
+    assert method(RunConfig()) == Decoupled()
+    assert method(RunConfig(method="synced", beta=0.9)) == Synced(0.9)
+    assert method(RunConfig.of(method="paper", beta=0.9)) == Paper(0.7, 0.9)
+    assert isinstance(method(RunConfig.of(method="diloco")), Diloco)
+    assert set(METHOD_DEFAULTS) == {"paper", "diloco"}
+
+
+def test_diloco_is_what_its_paper_says_but_for_eight_bits() -> None:
+    """Dense means of pseudo-gradients, torch's Nesterov, and every node on the result."""
+    swarm = Swarm.start(Diloco(), 3, alpha=0.7, momentum=0.9)
+    weights = torch.nn.Parameter(torch.from_numpy(swarm.states[0].copy()).double())
+    optimizer = torch.optim.SGD([weights], lr=0.7, momentum=0.9, nesterov=True)
+    for number in range(6):
+        round_of(swarm, number, dict.fromkeys(range(3), 1 / 3))
+        check_law(swarm)
+        learnt = sum(coefficients(drift(place, number)) for place in range(3)) / -3
+        weights.grad = torch.from_numpy(learnt).double()
+        optimizer.step()
+        expected = weights.detach().numpy() - swarm.states[0]
+        error = swarm.states[-1] - swarm.states[0] - expected
+        assert np.linalg.norm(error) < 0.02 * np.linalg.norm(expected)
+        for node in swarm.nodes:
+            assert np.linalg.norm(swarm.owed(node)) < 0.02 * np.linalg.norm(node.learnt)
+
+
+def test_a_dense_packet_tells_the_small_coefficients_beside_a_large_one() -> None:
+    swarm = Swarm.start(Diloco(), 1)
+    node = swarm.nodes[0]
+    node.train(torch.full((CHUNKS, 64, 64), 3.0) + drift(0, 0))
+    small = node.learnt.copy()
+    small[:, 0] = 0
+    swarm.contribute()
+    told = dense([node.packet])
+    told[:, 0] = 0
+    assert np.linalg.norm(told - small) < 0.15 * np.linalg.norm(small)
 
 
 # -- it learns ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("way", "rounds"), [(Decoupled(), 60), (Synced(0.95), 120)], ids=["decoupled", "synced"]
+    ("way", "rounds", "step"),
+    [
+        (Decoupled(), 60, {}),
+        (Synced(0.95), 120, {}),
+        (Diloco(), 60, {"alpha": 0.7, "momentum": 0.9}),
+    ],
+    ids=["decoupled", "synced", "diloco"],
 )
-def test_three_nodes_find_the_common_minimum_of_three_quadratics(way: Method, rounds: int) -> None:
+def test_three_nodes_find_the_common_minimum_of_three_quadratics(
+    way: Method, rounds: int, step: dict[str, float]
+) -> None:
     """Each node knows only its own target; the agreed state arrives at the mean of all three."""
-    swarm = Swarm.start(way, 3, k=512)
+    swarm = Swarm.start(way, 3, k=512, **step)
     targets = [drift(place, 0, size=1.0) for place in range(3)]
     common = sum(targets) / 3
     start = float((swarm.nodes[0].own - common).square().mean())

@@ -16,6 +16,7 @@ from demoloco.node.ledger import Ledger
 from demoloco.node.packets import Expected
 from demoloco.node.report import Report
 from demoloco.outer.agreed import Coefficients
+from demoloco.outer.steps import OuterStep
 from demoloco.rounds.rules import head_of
 from demoloco.store.memory import MemoryStore
 from demoloco.store.port import Store
@@ -67,7 +68,7 @@ class Scribe:
         """A ledger that stands at the genesis."""
         store.create_state(GENESIS, _initial, SPEC.chunks)
         store.move_head(GENESIS)
-        return Ledger(store, EXPECTED, alpha=1.0)
+        return Ledger(store, EXPECTED, OuterStep(1.0))
 
     def packet(
         self, parent: Head, who: int = 0, samples: int = 8, **header: Any

@@ -142,11 +142,12 @@ def _table(centres: NDArray[np.float64]) -> bytes:
 
 
 def _even_table(magnitudes: Floats) -> bytes:
-    """128 levels, evenly apart in octaves, from the largest magnitude down by 8 octaves at most."""
+    """128 levels, evenly apart in octaves, from the largest magnitude down to the smallest: where
+    every coefficient is told, the small ones may not all become one level far above them."""
     if not len(magnitudes):
         return bytes(2)
     ends = np.maximum([magnitudes.min(), magnitudes.max()], 2.0**LEVEL_FLOOR)
     first, last = np.floor((np.log2(ends) - LEVEL_FLOOR) * LEVEL_STEPS).astype(np.int64)
-    step = min(-(-max(last - first, 1) // 127), 2)
+    step = -(-max(last - first, 1) // 127)  # 4 at most: the grid has no more octaves
     first = min(max(first, last - 127 * step), MAX_STEP, MAX_LEVEL_CODE - 127 * step)
     return bytes([int(first), int(step)])

@@ -19,7 +19,7 @@ from demoloco.control.server import ControlServer
 from demoloco.control.socket import socket_path
 from demoloco.errors import ConfigError, StoreError, WorkerError
 from demoloco.node.acquaintances import KEY, Acquaintances
-from demoloco.node.assembly import assemble
+from demoloco.node.assembly import assemble, method_words
 from demoloco.node.belonging import settle
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
@@ -169,7 +169,7 @@ class Node:
             run_id=run.digest.hex(),
             run_name=run.config.name,
             task=run.config.task,
-            method=run.config.method,
+            method=method_words(run.config),
             addresses=full,
             inner_steps=run.config.inner_steps if run.config.round_seconds == 0 else 0,
             k=parts.stance.density.k,

@@ -10,7 +10,7 @@ from functools import partial
 
 from demoloco.codec.layout import CHUNK
 from demoloco.codec.packet import PacketSpec
-from demoloco.config import NodeConfig
+from demoloco.config import DRIFTING, NodeConfig, RunConfig
 from demoloco.node.account import Account
 from demoloco.node.density import Surroundings
 from demoloco.node.founding import Run
@@ -18,6 +18,7 @@ from demoloco.node.ledger import Ledger
 from demoloco.node.packets import Expected
 from demoloco.node.parts import Ground, Parts
 from demoloco.node.stance import Stance
+from demoloco.outer.steps import OuterStep
 from demoloco.rounds import events as ev
 from demoloco.rounds.facts import Settings
 from demoloco.rounds.machine import Machine
@@ -25,13 +26,26 @@ from demoloco.rounds.rules import Pace
 from demoloco.swarm.identity import verify
 from demoloco.types import Digest, PeerId
 
+DRIFT = (
+    "the members' models drift apart with this method, and nothing pulls them together again;"
+    " it is there to be compared with: choose decoupled to train"
+)
+
+
+def method_words(config: RunConfig) -> str:
+    """The method as the operator sees it."""
+    return f"{config.method}: models drift" if config.method in DRIFTING else config.method
+
 
 def assemble(ground: Ground, run: Run) -> Parts:
     """All that takes part in this run."""
     config, me = run.config, ground.identity.peer_id
     spec = PacketSpec.of(run.layout, bits=config.bits, ladder=config.ladder)
-    ledger = Ledger(ground.store, Expected(run.digest, spec, verify), config.alpha)
+    step = OuterStep.of(config)
+    ledger = Ledger(ground.store, Expected(run.digest, spec, verify), step)
     _recall(ground.report.account, ledger)
+    if config.method in DRIFTING:
+        ground.report.warn(DRIFT, method=config.method)
     ground.report.dense_bytes = run.layout.parameters * 4
     stance = Stance(me, ground.crew, ledger, ground.disk, config, ground.node.checkpoint_share)
     stance.density.look = partial(_surroundings, ground)
@@ -87,7 +101,7 @@ def _settings(me: PeerId, run: Run, node: NodeConfig) -> Settings:
         ),
         inner_steps=config.inner_steps,
         leave_seconds=node.leave_seconds,
-        snapshot_bytes=run.layout.chunks * CHUNK * 4,
+        snapshot_bytes=OuterStep.of(config).planes * run.layout.chunks * CHUNK * 4,
         snapshot_every=config.snapshot_every,
         step_samples=config.batch_size,
         round_seconds=config.round_seconds,

@@ -282,7 +282,7 @@ class Couriers:
             raise SwarmError("a snapshot of round 0 that is not the genesis's")
 
     def _check_size(self, snapshot: Snapshot) -> None:
-        size = self._ledger.expected.spec.chunks * CHUNK * 4
+        size = self._ledger.rows * CHUNK * 4
         if sum(blob.size for blob in snapshot.blobs) != size:
             raise SwarmError("a snapshot of another size than this run's model")
 
@@ -312,7 +312,7 @@ class Couriers:
                     group.create_task(get(turn, part))
         except* (SwarmError, StoreError) as errors:
             raise errors.exceptions[0] from errors
-        await self._disk(store.finish_snapshot, snapshot, self._ledger.expected.spec.chunks)
+        await self._disk(store.finish_snapshot, snapshot, self._ledger.rows)
         if store.head() is None:
             await self._disk(self._ledger.adopt, snapshot.head)
 

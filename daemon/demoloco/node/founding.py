@@ -8,6 +8,7 @@ mixed into it. Code that a genesis names is not imported unless the user named i
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,15 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from demoloco.bounds import NONCE_BYTES
+from demoloco.bounds import MAX_PACKET_BYTES, NONCE_BYTES
 from demoloco.codec.layout import CHUNK, Layout, first_difference, layout_from_bytes
-from demoloco.config import RunConfig
+from demoloco.codec.packet import PacketSpec, max_bytes
+from demoloco.config import RunConfig, shown
 from demoloco.errors import ConfigError, PacketError, StoreError, WorkerError
 from demoloco.node.belonging import KEY, WAY_OUT, Belonging, remember
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
+from demoloco.node.packets import MAX_ENVELOPE_BYTES
 from demoloco.node.report import Report
 from demoloco.outer.agreed import Coefficients, digest_parts
+from demoloco.outer.steps import OuterStep
 from demoloco.rounds.rules import genesis_head
 from demoloco.settings import (
     Settings,
@@ -228,15 +232,21 @@ class Founding:
             )
 
     def _compare_with_wishes(self, config: RunConfig, whose: str) -> None:
-        wishes = dict(self._settings.run)
-        wishes["task_args"] = config.task_args | wishes.get("task_args", {})
-        unequal = differences(replace(config, **wishes), config)
+        unequal = self._unequal(config)
         if unequal:
             raise ConfigError(
                 f"{whose} has other settings: {'; '.join(unequal)};"
                 f" leave them out to take the run's, or start a run of your own in another"
                 " --home DIR, without --peers"
             )
+
+    def _unequal(self, config: RunConfig) -> list[str]:
+        wishes = dict(self._settings.run)
+        method = wishes.get("method", config.method)
+        if method != config.method:  # with another method other settings are possible
+            return [f"method is {shown(method)} here and {shown(config.method)} in the run"]
+        wishes["task_args"] = config.task_args | wishes.get("task_args", {})
+        return differences(replace(config, **wishes), config)
 
     async def _keep(self, genesis: Genesis) -> None:
         digest = run_of(genesis)
@@ -253,6 +263,7 @@ class Founding:
             report,
         )
         layout = layout_from_bytes(described.layout)
+        _check_packet(config, layout)
         draft = self._store.checkpoint_dir() / "initial.f32"
         draft.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -265,7 +276,9 @@ class Founding:
         return Run(genesis, config, layout, described)
 
     def _create(self, draft: Path, config: RunConfig, layout: Layout) -> Genesis:
-        initial = np.memmap(draft, np.dtype("<f4"), "r", shape=(layout.chunks, CHUNK))
+        rows = OuterStep.of(config).planes * layout.chunks
+        os.truncate(draft, rows * CHUNK * 4)  # an outer momentum begins as zeros
+        initial = np.memmap(draft, np.dtype("<f4"), "r", shape=(rows, CHUNK))
         genesis = Genesis(
             config=run_config_bytes(config),
             layout=layout.to_bytes(),
@@ -278,9 +291,21 @@ class Founding:
             out[:] = initial
 
         head = genesis_head(run_of(genesis))
-        self._store.create_state(head, fill, layout.chunks)
+        self._store.create_state(head, fill, rows)
         self._store.move_head(head)
         return genesis
+
+
+def _check_packet(config: RunConfig, layout: Layout) -> None:
+    """Raises: ConfigError if even the smallest packet of this run may be too large to travel."""
+    k = min(config.ladder)
+    size = max_bytes(PacketSpec.of(layout, bits=config.bits, ladder=(k,))) + MAX_ENVELOPE_BYTES
+    if size > MAX_PACKET_BYTES:
+        raise ConfigError(
+            f"a packet of this model with k = {k} and bits = {config.bits} may have"
+            f" {size / 1e9:.1f} GB, and {MAX_PACKET_BYTES / 1e9:.1f} GB are possible;"
+            " choose method decoupled, or a ladder with smaller values"
+        )
 
 
 def _believe(peer: PeerId, message: bytes, signature: bytes) -> bool:

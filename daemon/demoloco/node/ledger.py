@@ -16,7 +16,8 @@ from demoloco.codec.layout import CHUNK
 from demoloco.codec.packet import Sparse
 from demoloco.errors import DemolocoError, StoreError
 from demoloco.node.packets import Expected, Packet, read_packet
-from demoloco.outer.agreed import Coefficients, advance, fingerprint
+from demoloco.outer.agreed import Coefficients, fingerprint
+from demoloco.outer.steps import OuterStep
 from demoloco.rounds.chain import KEEP_ROUNDS, MAX_REPLAY, Chain
 from demoloco.rounds.rules import head_of
 from demoloco.store.port import Store
@@ -54,10 +55,10 @@ class DoesNotApply(DemolocoError):
 class Ledger:
     """Sealed manifests, packets and agreed states of one run."""
 
-    def __init__(self, store: Store, expected: Expected, alpha: float) -> None:
+    def __init__(self, store: Store, expected: Expected, step: OuterStep) -> None:
         self._store = store
         self._expected = expected
-        self._alpha = alpha
+        self._step = step
         self._sealed: dict[Digest, bytes] = {}
         self._recent: dict[
             Digest, Manifest
@@ -70,6 +71,11 @@ class Ledger:
     @property
     def expected(self) -> Expected:
         return self._expected
+
+    @property
+    def rows(self) -> int:
+        """Of an agreed state: 4096 float32 each."""
+        return self._step.planes * self._expected.spec.chunks
 
     # -- manifests ---------------------------------------------------------------------------------
     def remember(self, manifest: Manifest, sealed: bytes) -> None:
@@ -247,7 +253,7 @@ class Ledger:
         weights = [entry.weight for entry in manifest.entries]
 
         def fill(out: Coefficients) -> None:
-            advance(before, packets, weights, self._alpha, out)
+            self._step.advance(before, packets, weights, out)
 
         self._store.create_state(head_of(manifest), fill, len(before))
 
@@ -305,7 +311,7 @@ class Ledger:
         """The last rounds that a node which is behind may want packet by packet: those that a
         snapshot spares it for as many bytes, and those since, which are fewer or kept anyway."""
         sizes = (sum(entry.size for entry in m.entries) for m in self._recent.values())
-        most = 2 * self._expected.spec.chunks * CHUNK * 4
+        most = 2 * self.rows * CHUNK * 4
         within = takewhile(lambda total: total <= most, accumulate(sizes))
         return [manifest for manifest, _ in zip(self._recent.values(), within, strict=False)]
 

@@ -36,7 +36,7 @@ def advance(
     Shapes: before and out (chunks, 4096) float32; they may be maps of files, and may be the same.
     Raises: ValueError if shapes or the numbers of packets and weights do not fit.
     """
-    _check(before, packets, weights, out)
+    check(before, packets, weights, out)
     step = np.float32(alpha)
     scratch = np.empty((min(SLAB, len(before)), CHUNK), np.float32)
     firsts = np.arange(0, scratch.size, CHUNK)[:, None]
@@ -71,9 +71,10 @@ def fingerprint(blobs: Iterable[Digest]) -> Digest:
     return Digest(blake3(b"".join(blobs)).digest())
 
 
-def _check(
+def check(
     before: Coefficients, packets: Sequence[Sparse], weights: Sequence[float], out: Coefficients
 ) -> None:
+    """Raises: ValueError if one plane of a state, the packets and the weights do not fit."""
     if before.shape != out.shape or before.shape[1:] != (CHUNK,):
         raise ValueError(f"agreed states of shapes {before.shape} and {out.shape}")
     if before.dtype != np.float32 or out.dtype != np.float32:

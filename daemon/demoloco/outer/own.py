@@ -43,7 +43,7 @@ def model_of(agreed: Agreed, like: Own, borrowed: Tensor | None = None) -> Own:
         coefficients = read(agreed, slab, like.device)
         return to_model(coefficients.clone() if borrowed is None else coefficients - borrowed[slab])
 
-    return _become(like, build)
+    return become(like, build)
 
 
 def moved(
@@ -61,7 +61,7 @@ def moved(
         add(change, untold, slab, sign=-1.0)
         return to_model(change)
 
-    return _moved(own, move)
+    return moved_by(own, move)
 
 
 def restored(
@@ -80,7 +80,7 @@ def restored(
             owed += borrowed[slab]
         return to_model(read(now, slab, own.device) - owed)
 
-    return _become(own, restore)
+    return become(own, restore)
 
 
 def released(
@@ -94,7 +94,7 @@ def released(
         gone = borrowed[slab].clone() if left is None else borrowed[slab] - left[slab]
         return to_model(gone)
 
-    return _moved(own, release), left
+    return moved_by(own, release), left
 
 
 def still_borrowed(borrowed: Tensor, lent: Sequence[Sparse], keep: float) -> Tensor | None:
@@ -155,7 +155,8 @@ def _on(packet: Sparse, slab: slice, device: torch.device) -> tuple[Tensor, Tens
 
 # -- the whole model -----------------------------------------------------------------------------
 @torch.no_grad()
-def _become(own: Own, compute: Callable[[slice], Tensor]) -> Own:
+def become(own: Own, compute: Callable[[slice], Tensor]) -> Own:
+    """The model whose chunks are computed slab by slab: a new one, or the Stack itself."""
     out = own if isinstance(own, Stack) else _new(own)
     for slab in slabs(own):
         chunks = compute(slab).view(-1, EDGE, EDGE)
@@ -167,9 +168,10 @@ def _become(own: Own, compute: Callable[[slice], Tensor]) -> Own:
 
 
 @torch.no_grad()
-def _moved(own: Own, change: Callable[[slice], Tensor]) -> Own:
+def moved_by(own: Own, change: Callable[[slice], Tensor]) -> Own:
+    """The model with these changes to its chunks, slab by slab; a Stack in place."""
     if not isinstance(own, Stack):
-        return _become(own, lambda slab: own[slab] + change(slab))
+        return become(own, lambda slab: own[slab] + change(slab))
     for slab in slabs(own):
         own.add(slab, change(slab).view(-1, EDGE, EDGE))
     return own

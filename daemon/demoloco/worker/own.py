@@ -27,6 +27,7 @@ from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, StoreError
 from demoloco.outer.methods import method
 from demoloco.outer.own import model_of, released, slab_momentum, slabs, still_borrowed
+from demoloco.outer.steps import OuterStep
 from demoloco.types import TensorShape
 from demoloco.worker.faults import NotFinite
 from demoloco.worker.port import Returned
@@ -52,7 +53,8 @@ class OwnModel:
 
     def begin(self, config: RunConfig) -> None:
         """Use the run's method; nothing is owed yet."""
-        self._method = method(config.method, beta=config.beta)
+        self._method = method(config)
+        self._planes = OuterStep.of(config).planes
         self._spec = PacketSpec.of(self.layout, bits=config.bits, ladder=config.ladder)
         self.memory: Tensor | None = None
         self.made: deque[str] = deque(maxlen=MAX_MADE)
@@ -80,7 +82,7 @@ class OwnModel:
         """Become IDCT(agreed); nothing is owed."""
         self.memory = None
         self.made.clear()
-        model_of(_map(agreed, self.layout), self._stack())
+        model_of(self._map(agreed), self._stack())
 
     @property
     def lends(self) -> bool:
@@ -89,7 +91,7 @@ class OwnModel:
 
     def owed(self, agreed: Path) -> Iterator[NDArray[np.float32]]:
         """A − DCT(x), borrowed parts included, slab by slab."""
-        own, state = self._stack(), _map(agreed, self.layout)
+        own, state = self._stack(), self._map(agreed)
         for slab in slabs(own):
             yield slab_momentum(state, own, slab).cpu().numpy()
 
@@ -101,13 +103,13 @@ class OwnModel:
             values = owed.read(slab.start * CHUNK, slab.stop * CHUNK).reshape(-1, CHUNK)
             borrowed[slab] = torch.from_numpy(values)
         self.memory = still_borrowed(borrowed, self._read(returned.lent), returned.keep)
-        model_of(_map(agreed, self.layout), own, self.memory)
+        model_of(self._map(agreed), own, self.memory)
 
     def contribute(self, agreed: Path, k: int) -> bytes:
         """The packet body of what is owed against `agreed`.
 
         Raises: NotFinite if it cannot be told."""
-        state = _map(agreed, self.layout)
+        state = self._map(agreed)
         try:
             made = self._method.contribute(self._stack(), state, self.memory, self._spec, k)
         except ValueError as error:  # it names what is not finite, or too large to be told
@@ -122,8 +124,8 @@ class OwnModel:
         """Follow the agreed state; own packets entered (told) and left (untold) the chain by it."""
         _, self.memory = self._method.correct(
             self._stack(),
-            _map(before, self.layout),
-            _map(after, self.layout),
+            self._map(before),
+            self._map(after),
             self._read(told),
             self._read(untold),
             self.memory,
@@ -143,7 +145,7 @@ class OwnModel:
         if held := [body for body in told_since if _name(body) in made]:
             self.correct(then, then, held, ())
             told_since = [body for body in told_since if body not in held]
-        agreed_then, agreed_now = _map(then, self.layout), _map(now, self.layout)
+        agreed_then, agreed_now = self._map(then), self._map(now)
         if not told_since and np.array_equal(agreed_then, agreed_now):
             return  # the very bits that were saved
         _, self.memory = self._method.restore(
@@ -171,17 +173,18 @@ class OwnModel:
     def _read(self, bodies: Sequence[bytes]) -> list[Sparse]:
         return [decode(body, self._spec) for body in bodies]
 
+    def _map(self, agreed: Path) -> NDArray[np.float32]:
+        """A; a velocity concerns the daemon alone.
+
+        Shapes: (chunks, 4096) float32; not to be written to."""
+        wanted = self._planes * self.layout.chunks * CHUNK * 4
+        if agreed.stat().st_size != wanted:
+            raise StoreError(
+                f"the agreed state {agreed} has {agreed.stat().st_size} bytes instead of {wanted}"
+            )
+        # Of a private map torch takes slabs without copying them; what would be written, were lost.
+        return np.memmap(agreed, "<f4", "c", shape=(self.layout.chunks, CHUNK))
+
 
 def _name(body: bytes) -> str:
     return blake3(body).hexdigest()
-
-
-def _map(agreed: Path, layout: Layout) -> NDArray[np.float32]:
-    """Shapes: (chunks, 4096) float32; not to be written to."""
-    wanted = layout.chunks * CHUNK * 4
-    if agreed.stat().st_size != wanted:
-        raise StoreError(
-            f"the agreed state {agreed} has {agreed.stat().st_size} bytes instead of {wanted}"
-        )
-    # Of a private map torch takes slabs without copying them; what would be written, were lost.
-    return np.memmap(agreed, "<f4", "c", shape=(layout.chunks, CHUNK))
