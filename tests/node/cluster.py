@@ -17,7 +17,7 @@ import numpy as np
 from blake3 import blake3
 
 from demoloco.codec.packet import Sparse, decode
-from demoloco.config import NodeConfig, RunConfig
+from demoloco.config import NodeConfig
 from demoloco.node.assembly import assemble
 from demoloco.node.belonging import Belonging
 from demoloco.node.crew import Crew
@@ -180,6 +180,8 @@ class ClusterNode:
         """What the checkpoint owed and nobody was told since is owed; from here on it counts as
         learnt, as does what is told but in no manifest yet."""
         self.restores += 1
+        if self.run.config.method == "paper":  # nobody can say of a coefficient that it is owed
+            return
         checkpoint = read(order.checkpoint)
         expected = self.saved[checkpoint.head].copy()
         spec = self.parts.ledger.expected.spec
@@ -221,7 +223,7 @@ class ClusterNode:
         head = self.parts.machine.head
         state = self.parts.ledger.store.state(head.digest) if head is not None else None
         assert state is not None
-        return state.astype(np.float64)
+        return state[: self.run.layout.chunks].astype(np.float64)
 
     def told(self) -> Coefficients:
         """Sum of the node's own packets on its chain."""
@@ -278,7 +280,7 @@ class Cluster:
         self.network = MemoryNetwork(1)
         self.timing = timing
         self.settings = Settings(run=RUN | run, node={}, origins={})
-        RunConfig(**self.settings.run)
+        self.settings.run_config()
         self.news = asyncio.Event()
         self.nodes: list[ClusterNode] = []
         self.breaches: list[tuple[int, ...]] = []  # of the law: round, learnt, told, owed

@@ -72,14 +72,19 @@ class RecordedWorker(MemoryWorker):
         return dct(chunks).reshape(-1, CHUNK).double().numpy()
 
     def borrowed(self) -> Coefficients | float:
-        """b."""
-        memory = cast(Any, self._loop)._own.memory
-        return 0.0 if memory is None else memory.double().cpu().numpy()  # type: ignore[no-any-return]
+        """b; with method synced −e, for what is owed waits outside the model; paper's is another
+        thing."""
+        own = cast(Any, self._loop)._own
+        if own.memory is None or own.memory.dim() == 3:
+            return 0.0
+        memory: Coefficients = own.memory.double().cpu().numpy()
+        return memory if own.lends else -memory
 
     def owed(self, agreed: Path) -> Coefficients:
         """A − DCT(x) − b."""
-        state = np.fromfile(agreed, "<f4").reshape(-1, CHUNK)
-        return state.astype(np.float64) - self.model() - self.borrowed()
+        model = self.model()
+        state = np.fromfile(agreed, "<f4").reshape(-1, CHUNK)[: len(model)]
+        return state.astype(np.float64) - model - self.borrowed()
 
     def values(self, coefficients: Coefficients) -> NDArray[np.float64]:
         """What coefficients mean for the model's values: chunks are padded, and what a packet tells
