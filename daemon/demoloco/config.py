@@ -117,7 +117,8 @@ class RunConfig:
     beta: float = 0.95
     """Decay of the owed part (method synced) or of the momentum (paper)."""
     outer_momentum: float = 0.0
-    """Nesterov momentum of the agreed state, and part of it; method paper has its own instead."""
+    """Nesterov momentum of the outer step; its velocity is a part of the agreed state. Method paper
+    has beta instead."""
     mean_over: str = "all"
     """What a coefficient's sum is divided by: the weight of all contributors, or only of those that
     sent it (senders), as the code published with method paper has it, and which diverges."""

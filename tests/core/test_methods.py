@@ -53,7 +53,8 @@ def round_of(swarm: Swarm, number: int, weights: dict[int, float]) -> None:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_learnt_is_told_plus_owed_whoever_is_left_out(way: Method, data: st.DataObject) -> None:
-    swarm = Swarm.start(way, 3, alpha=data.draw(st.sampled_from([0.4, 1.0])))
+    alpha, momentum = data.draw(st.sampled_from([(0.4, 0.0), (1.0, 0.0), (0.7, 0.9)]))
+    swarm = Swarm.start(way, 3, alpha=alpha, momentum=momentum)
     for number in range(data.draw(st.integers(1, 4))):
         inside = data.draw(st.sets(st.integers(0, 2), min_size=1))
         round_of(swarm, number, {place: 1 / len(inside) for place in sorted(inside)})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from demoloco.outer.paper import Paper
 from tests.core.swarm_of_models import Swarm, coefficients, dense, drift
@@ -79,20 +81,28 @@ def test_it_takes_no_part_of_the_step_away_that_training_goes_on_under() -> None
     assert np.array_equal(calm.nodes[0].packet.index, busy.nodes[0].packet.index)
 
 
-def test_the_mean_of_the_models_is_that_of_dense_nesterov_where_all_contributors_count() -> None:
+@settings(max_examples=6)
+@given(
+    st.floats(0.2, 1.0), st.floats(0.0, 0.95), st.lists(st.integers(1, 9), min_size=3, max_size=3)
+)
+def test_the_mean_of_the_models_is_that_of_dense_nesterov_where_all_contributors_count(
+    alpha: float, beta: float, samples: list[int]
+) -> None:
     """The law of this method: what each adds for itself alone adds up to no more than the mean."""
-    swarm = swarm_of(4)
+    swarm = Swarm.start(Paper(alpha, beta), 3, alpha=alpha, k=64, bits=8)
+    shares = [count / sum(samples) for count in samples]
     weights = torch.nn.Parameter(torch.from_numpy(swarm.states[0].copy()).double())
-    optimizer = torch.optim.SGD([weights], lr=ALPHA, momentum=BETA, nesterov=True)
-    for number in range(8):
+    optimizer = torch.optim.SGD([weights], lr=alpha, momentum=beta, nesterov=beta > 0)
+    for number in range(5):
         for place, node in enumerate(swarm.nodes):
             node.train(drift(place, number))
         swarm.contribute()
-        swarm.commit(dict.fromkeys(range(4), 0.25))
-        learnt = sum(coefficients(drift(place, number)) for place in range(4)) / -4
-        weights.grad = torch.from_numpy(learnt).double()
+        swarm.commit(dict(enumerate(shares)))
+        learnt = sum(w * -coefficients(drift(place, number)) for place, w in enumerate(shares))
+        weights.grad = torch.from_numpy(np.asarray(learnt)).double()
         optimizer.step()
-        mean = sum(coefficients(node.own).astype(np.float64) for node in swarm.nodes) / 4
+        models = zip(shares, swarm.nodes, strict=True)
+        mean = sum(w * coefficients(node.own).astype(np.float64) for w, node in models)
         assert np.abs(mean - weights.detach().numpy()).max() < TOLERANCE
 
 

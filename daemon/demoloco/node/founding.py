@@ -277,7 +277,7 @@ class Founding:
 
     def _create(self, draft: Path, config: RunConfig, layout: Layout) -> Genesis:
         rows = OuterStep.of(config).planes * layout.chunks
-        os.truncate(draft, rows * CHUNK * 4)  # an outer momentum begins as zeros
+        os.truncate(draft, rows * CHUNK * 4)  # a velocity begins at zero
         initial = np.memmap(draft, np.dtype("<f4"), "r", shape=(rows, CHUNK))
         genesis = Genesis(
             config=run_config_bytes(config),

@@ -2,7 +2,7 @@
 
 Notation: A the agreed state, x the own model, m = A − DCT(x) what was learnt and not told, q a
 packet as its receivers read it, U the weighted mean of a manifest's packets, b what is borrowed.
-Every node advances A alike (`steps`), by −α·U where there is no outer momentum; a method says what
+Every node advances A alike (`steps`), by −α·U where there is no velocity; a method says what
 a node tells and what becomes of its own model.
 One law holds: learnt = told + owed, where what is owed is m, for a borrower m − b, and for `synced`
 m + e, of which β < 1 forgets a part each round. It does not hold for `paper`.
@@ -83,7 +83,7 @@ class Decoupled:
 
 
 class Diloco(Decoupled):
-    """Every coefficient is told; the agreed state has a Nesterov momentum.
+    """Every coefficient is told; the agreed state advances with Nesterov momentum.
 
     tell     q = m to a few bits; what they cannot say stays in x and is owed
     correct  x ← x + IDCT(q + A' − A), which is IDCT(A') but for what was learnt meanwhile

@@ -1,7 +1,7 @@
 """What a round makes of the agreed state, whichever the method. numpy only.
 
     U    the packets' weighted mean, in the manifest's order
-    v ← μ·v + U                   only with an outer momentum μ
+    v ← μ·v + U                   the velocity, only with a momentum μ
     A ← A − α·(U + μ·v)           Nesterov's step; without momentum A − α·U
 
 Rule: as in `agreed`: float32, one element at a time, in the manifest's order. An agreed state has

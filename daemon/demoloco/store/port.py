@@ -19,7 +19,8 @@ from demoloco.store.retention import Link
 from demoloco.types import BlobRef, Digest, Head, Snapshot
 
 Coefficients = NDArray[np.float32]
-"""The agreed state: float32 (chunks, 4096), in the DCT domain, little-endian on disk."""
+"""An agreed state: float32 (chunks of all its planes, 4096), in the DCT domain, little-endian on
+disk."""
 
 
 class BlobReader(Protocol):
