@@ -19,6 +19,7 @@ from demoloco.node.belonging import KEY, settle
 from demoloco.node.disk import Disk
 from demoloco.node.feed import Feed
 from demoloco.node.founding import NO_STATE, Founding, Run
+from demoloco.outer.agreed import digest_parts
 from demoloco.rounds.rules import head_of
 from demoloco.settings import Settings, run_config_bytes
 from demoloco.store.memory import MemoryStore
@@ -205,6 +206,33 @@ async def test_a_wish_that_contradicts_the_run_is_named(desk: Desk, theirs: Desk
         await desk.run(*SEEDS, inner_steps=10)
     assert desk.crew.described == []
     assert desk.store.noted("genesis") is None
+
+
+async def test_a_wish_for_another_method_is_named_alone(desk: Desk, theirs: Desk) -> None:
+    desk.seeds.genesis = (await theirs.run(method="diloco")).genesis
+    with pytest.raises(ConfigError, match="settings: method is 'paper' here and 'diloco' in the"):
+        await desk.run(*SEEDS, method="paper")
+    assert (await desk.run(*SEEDS, method="diloco")).config == RunConfig.of(method="diloco")
+
+
+async def test_a_velocity_begins_at_zero_under_the_model(desk: Desk) -> None:
+    run = await desk.run(method="diloco")
+    state = desk.store.state(run.digest)
+    assert state is not None
+    assert state.shape == (2 * LAYOUT.chunks, 4096)
+    assert bool((state[: LAYOUT.chunks] == 0.5).all())
+    assert not state[LAYOUT.chunks :].any()
+    assert run.genesis.snapshot == digest_parts(state)
+
+
+async def test_a_run_whose_packets_could_not_travel_is_not_founded(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(founding, "MAX_PACKET_BYTES", 5_000)
+    with pytest.raises(ConfigError, match="k = 4096 and bits = 8 may have"):
+        await desk.run(method="diloco")
+    assert desk.store.head() is None
+    await desk.run()
 
 
 async def test_a_wish_that_the_run_fulfils_is_none_to_refuse(desk: Desk, theirs: Desk) -> None:
