@@ -275,7 +275,7 @@ def test_diloco_is_what_its_paper_says_but_for_eight_bits() -> None:
     swarm = Swarm.start(Diloco(), 3, alpha=0.7, momentum=0.9)
     weights = torch.nn.Parameter(torch.from_numpy(swarm.states[0].copy()).double())
     optimizer = torch.optim.SGD([weights], lr=0.7, momentum=0.9, nesterov=True)
-    for number in range(6):
+    for number in range(4):
         round_of(swarm, number, dict.fromkeys(range(3), 1 / 3))
         check_law(swarm)
         learnt = sum(coefficients(drift(place, number)) for place in range(3)) / -3
@@ -305,8 +305,8 @@ def test_a_dense_packet_tells_the_small_coefficients_beside_a_large_one() -> Non
     ("way", "rounds", "step"),
     [
         (Decoupled(), 60, {}),
-        (Synced(0.95), 120, {}),
-        (Diloco(), 60, {"alpha": 0.7, "momentum": 0.9}),
+        (Synced(0.95), 80, {}),
+        (Diloco(), 30, {"alpha": 0.7, "momentum": 0.9}),
     ],
     ids=["decoupled", "synced", "diloco"],
 )

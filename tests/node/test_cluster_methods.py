@@ -69,7 +69,7 @@ async def test_a_joiner_and_a_node_that_crashed_take_part(
         await assert_all_is_well(made)
 
 
-@every("synced")
+@every()
 async def test_who_is_left_out_and_who_comes_from_a_fork_go_on(
     tmp_path: Path, run: dict[str, Any]
 ) -> None:
