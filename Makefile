@@ -21,7 +21,7 @@ PROTOS := $(wildcard proto/demoloco_proto/v1/*.proto)
 SERVICES := $(shell grep -l '^service' $(PROTOS))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint pytest faults sim churn wan scale crowd proto check-proto lock clean
+.PHONY: help setup run test lint pytest faults sim fuzz churn wan scale crowd proto check-proto lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -57,6 +57,11 @@ faults: setup  ## real daemons through partitions, stopped peers, lost seeds (mi
 SEEDS ?= 1000
 sim: setup  ## play SEEDS=1000 seeded schedules of trouble in the simulator (FIRST=0)
 	$(BIN)/python -m tests.sim_hunt --seeds $(SEEDS) --first $(or $(FIRST),0)
+
+SECONDS ?= 300
+fuzz: setup  ## hunt for SECONDS=300 for bytes that the packet decoder should refuse and does not (Linux)
+	$(BIN)/python -m pip install --quiet atheris
+	$(BIN)/python -m tests.fuzz build/fuzz -max_total_time=$(SECONDS)
 
 MINUTES ?= 8
 FAULTS ?= 80

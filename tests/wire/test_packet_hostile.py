@@ -14,6 +14,7 @@ from demoloco.codec import pack, quantise
 from demoloco.codec.packet import PacketSpec, decode, encode, max_bytes
 from demoloco.errors import PacketError
 from tests.core import twins
+from tests.fuzz.promises import accept_or_refuse, laid_open, tell_again
 
 GROUPS = (5, 40, 3)
 CHUNKS = sum(GROUPS)
@@ -30,22 +31,6 @@ def good_body(bits: int) -> bytes:
 
 
 BODIES = {bits: good_body(bits) for bits in quantise.BITS}
-
-
-def accept_or_refuse(body: bytes, spec: PacketSpec) -> bool:
-    """Whether the body was accepted; then it must be all that a Sparse promises."""
-    try:
-        sparse = decode(body, spec)
-    except PacketError:
-        return False
-    assert sparse.index.shape == sparse.value.shape == (spec.chunks, sparse.k)
-    assert sparse.k in spec.ladder
-    assert sparse.index.min() >= 0
-    assert sparse.index.max() < 4096
-    assert (np.diff(sparse.index, axis=1) > 0).all()
-    assert np.isfinite(sparse.value).all()
-    assert np.abs(sparse.value).max() <= 2.0**44
-    return True
 
 
 @st.composite
@@ -70,6 +55,17 @@ def mutations(draw: st.DrawFn) -> tuple[bytes, PacketSpec]:
         if len(body) <= 31:
             break
     return bytes(body), spec_for(bits)
+
+
+@pytest.mark.parametrize("bits", quantise.BITS)
+def test_a_body_without_zstd_means_the_same(bits: int) -> None:
+    """What the fuzzer starts from reaches the code behind the entropy stage."""
+    whole, opened = (
+        decode(body, spec_for(bits)) for body in (BODIES[bits], laid_open(BODIES[bits]))
+    )
+    assert whole.index.tobytes() == opened.index.tobytes()
+    assert whole.value.tobytes() == opened.value.tobytes()
+    tell_again(laid_open(BODIES[bits]), spec_for(bits))
 
 
 @given(mutations())
