@@ -1,13 +1,13 @@
 """Our packets' size and speed, beside other formats and beside what information theory says.
 
     python -m benchmarks.packet [--json] [--quick] [--models 1M odd …] [--record FILE]
-    python -m benchmarks.packet --from FILE [--picture docs/img/packet.png]
+    python -m benchmarks.packet --from FILE … [--picture docs/img/packet.png]
 
 In one process, on one thread: nodes of a small swarm train on Python source, tell with k = 64 and
 follow the agreed state for some rounds (`models.py`, `momenta.py`); what they owe then is written
 down in every format (`sizes.py`, `formats.py`), and outer steps are timed in turns with DeMo's
-(`speed.py`). `--record` keeps what `--json` prints; `--from` shows it again without measuring;
-`--picture` needs matplotlib, which `make setup` does not install. Times are of the CPU, medians,
+(`speed.py`). `--record` keeps what `--json` prints; `--from` shows records again, joined, instead
+of measuring; `--picture` needs matplotlib, which `make setup` does not install. Times are of the CPU, medians,
 per million parameters. Its `figures`:
 
 bits_per_coefficient_k64, _k32   8 x a packet's bytes, everything in it / its coefficients, at 2
@@ -80,6 +80,13 @@ def _peak() -> dict[str, float]:
     return {"millions": MEMORY_MILLIONS, "bytes": float(done.stdout)}
 
 
+def _joined(records: list[Path]) -> dict[str, Any]:
+    """All sizes; times and memory of the last record that has them."""
+    all_facts = [json.loads(record.read_text())["facts"] for record in records]
+    joined = {name: value for facts in all_facts for name, value in facts.items() if value}
+    return {"times": {}, **joined, "sizes": [row for facts in all_facts for row in facts["sizes"]]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.packet", description=(__doc__ or "").splitlines()[0]
@@ -89,11 +96,11 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(SIZES), help="instead of all")
     parser.add_argument("--repeats", type=int, default=9, help="of each outer step")
     parser.add_argument("--record", type=Path, help="write what --json prints to this file")
-    parser.add_argument("--from", type=Path, dest="source", help="a record, instead of measuring")
+    parser.add_argument("--from", nargs="+", type=Path, dest="sources", help="records to show")
     parser.add_argument("--picture", type=Path, help="draw bits against k to this PNG")
     arguments = parser.parse_args()
-    if arguments.source is not None:
-        facts = json.loads(arguments.source.read_text())["facts"]
+    if arguments.sources is not None:
+        facts = _joined(arguments.sources)
     else:
         names = arguments.models or (list(QUICK) if arguments.quick else list(SIZES))
         facts = measure(names, arguments.repeats, Console(stderr=True))

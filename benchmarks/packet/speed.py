@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -44,7 +44,8 @@ class OurStep:
         self._stack = Stack(self._own, found.layout)
         self._before = _mapped(folder / "before", found.agreed)
         self._after = _mapped(folder / "after", found.agreed)
-        self.bodies = [self._contribute(Stack(own, found.layout)) for own in found.own]
+        told = [self._contribute(Stack(own, found.layout)) for own in found.own]
+        self.bodies = _as_many_as_peers(told)
         self.parts: dict[str, list[float]] = {}
 
     def reset(self) -> None:
@@ -90,7 +91,8 @@ class DemoStep:
         self._model = {name: tensor.clone() for name, tensor in found.own[0].items()}
         self._left: Mapping[str, Tensor] = {}
         self._theirs = {
-            name: [self._sent(owed[name]) for owed in self._owed] for name in self._model
+            name: _as_many_as_peers([self._sent(owed[name]) for owed in self._owed])
+            for name in self._model
         }
         self.reset()
 
@@ -149,6 +151,11 @@ def _whole(found: Momenta) -> Tensor:
     chunks = model_of(found.agreed, like)
     assert isinstance(chunks, Tensor)
     return chunks
+
+
+def _as_many_as_peers(told: Sequence[T]) -> list[T]:
+    """Where fewer nodes were trained, some are heard twice."""
+    return [told[place % len(told)] for place in range(PEERS)]
 
 
 def _mapped(path: Path, values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -17,6 +17,7 @@ from demoloco.errors import PacketError
 CHUNK_BITS = CHUNK.bit_length() - 1
 ESCAPE = 255
 MAX_VARINT_BYTES = 5
+FEW_BYTES = 8192
 
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -132,10 +133,19 @@ def _packed_bits(values: Integers) -> float:
 
 
 # -- the entropy stage -----------------------------------------------------------------------------
-def squeeze(data: bytes, level: int = 1) -> tuple[bytes, bool]:
-    """The bytes through zstd where that makes them smaller, and whether it did."""
-    squeezed = zstandard.ZstdCompressor(level=level, write_checksum=False).compress(data)
+def squeeze(data: bytes) -> tuple[bytes, bool]:
+    """The bytes through zstd where that makes them smaller, and whether it did.
+
+    Level 1 is Huffman coding and little else, which is what such bytes need; where there are few,
+    other levels cost nothing, and one of them may spend less on its tables.
+    """
+    levels = (1, 9, 19) if len(data) <= FEW_BYTES else (1,)
+    squeezed = min((_compressed(data, level) for level in levels), key=len)
     return (squeezed, True) if len(squeezed) < len(data) else (data, False)
+
+
+def _compressed(data: bytes, level: int) -> bytes:
+    return zstandard.ZstdCompressor(level=level, write_checksum=False).compress(data)
 
 
 def expand(data: bytes, limit: int) -> bytes:
