@@ -5,10 +5,10 @@
 
 In one process, on one thread: nodes of a small swarm train on Python source, tell with k = 64 and
 follow the agreed state for some rounds (`models.py`, `momenta.py`); what they owe then is written
-down in every format (`sizes.py`, `formats.py`), and outer steps are timed in turns with DeMo's
-(`speed.py`). `--record` keeps what `--json` prints; `--from` shows records again, joined, instead
-of measuring; `--picture` needs matplotlib, which `make setup` does not install. Times are of the CPU, medians,
-per million parameters. Its `figures`:
+down in every format (`sizes.py`, `formats.py`), what could be saved is estimated (`tries.py`), and
+outer steps are timed in turns with DeMo's (`speed.py`). `--record` keeps what `--json` prints;
+`--from` shows records again, joined, instead of measuring; `--picture` needs matplotlib, which
+`make setup` does not install. Times are of the CPU, medians, per million parameters. Its `figures`:
 
 bits_per_coefficient_k64, _k32   8 x a packet's bytes, everything in it / its coefficients, at 2
     bits per value; the worst of all models.
@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.packet import sizes, speed
+from benchmarks.packet import sizes, speed, tries
 from benchmarks.packet.figures import figures, show
 from benchmarks.packet.models import SIZES
 from benchmarks.packet.momenta import LADDER, grow
@@ -60,10 +60,11 @@ def measure(names: list[str], repeats: int, console: Console) -> dict[str, Any]:
     def say(text: str) -> None:
         console.print(f"{time.monotonic() - began:5.0f} s  {text}", highlight=False)
 
-    rows, times = [], {}
+    rows, times, tried = [], {}, []
     for name in names:
         found = grow(SIZES[name], speed.PEERS if name == TIMED else 2, say)
         rows += sizes.measure(name, found, LADDER if name == PICTURED else FEW)
+        tried += [tries.measure(name, found, k) for k in FEW]
         if name == TIMED:
             say(f"{name}: outer steps")
             times = speed.measure(found, TIMED_K, repeats)
@@ -71,7 +72,13 @@ def measure(names: list[str], repeats: int, console: Console) -> dict[str, Any]:
             times["contribute_by_threads"] = speed.by_threads(found, TIMED_K, threads, repeats)
             times["threads"] = threads
     say("memory")
-    return {"sizes": rows, "times": times, "peak": _peak(), "load": os.getloadavg()[0]}
+    return {
+        "sizes": rows,
+        "times": times,
+        "tries": tried,
+        "peak": _peak(),
+        "load": os.getloadavg()[0],
+    }
 
 
 def _peak() -> dict[str, float]:
@@ -84,7 +91,10 @@ def _joined(records: list[Path]) -> dict[str, Any]:
     """All sizes; times and memory of the last record that has them."""
     all_facts = [json.loads(record.read_text())["facts"] for record in records]
     joined = {name: value for facts in all_facts for name, value in facts.items() if value}
-    return {"times": {}, **joined, "sizes": [row for facts in all_facts for row in facts["sizes"]]}
+    rows = {
+        name: [row for facts in all_facts for row in facts[name]] for name in ("sizes", "tries")
+    }
+    return {"times": {}, **joined, **rows}
 
 
 def main() -> None:

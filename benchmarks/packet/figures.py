@@ -70,6 +70,13 @@ def show(told: Facts, console: Console) -> None:
             "" if error is None or error != error else f"{error:.4f}",
         )
     console.print(table)
+    tries = Table(title="Bits per coefficient that could be saved at most, 2 bit")
+    for column in ("model", "k", "packet", *facts["tries"][0]["saved"]):
+        tries.add_column(column, justify="right")
+    for one in facts["tries"]:
+        saved = (f"{bits:.3f}" for bits in one["saved"].values())
+        tries.add_row(one["model"], str(one["k"]), f"{one['bits']:.3f}", *saved)
+    console.print(tries)
     times = Table("part", "CPU ms per M parameters", title="An outer step, k = 32, one thread")
     for name, value in facts["times"].items():
         times.add_row(name, f"{value:.2f}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from benchmarks.packet import sizes, speed
+from benchmarks.packet import sizes, speed, tries
 from benchmarks.packet.figures import figures
 from benchmarks.packet.formats import FORMATS, FrontEnd, blocks_of, limit
 from benchmarks.packet.models import Size
@@ -73,3 +73,9 @@ def test_the_front_end_of_others_cuts_and_joins(shape: tuple[int, ...], blocks: 
     all_kept = front.encode(tensor, 4096)
     back = front.decode(tensor.shape, all_kept.index, all_kept.value)
     assert torch.allclose(back, tensor, atol=1e-4)
+
+
+def test_what_could_be_saved_is_a_small_part_of_a_packet(gpt: Momenta) -> None:
+    told = tries.measure("gpt", gpt, 64)
+    assert set(told["saved"]) == set(tries.TRIES)
+    assert all(abs(bits) < 0.05 * told["bits"] for bits in told["saved"].values())
