@@ -48,8 +48,15 @@ lint: setup  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Real daemons have the machine to themselves; what comes before them shares it, file by file.
+ALONE := tests/e2e tests/faults tests/benchmarks
 pytest: setup  ## all tests; ARGS='-k name' for some
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(ALONE:%=--ignore %)
+	$(BIN)/python -m pytest $(ALONE)
+endif
 
 faults: setup  ## real daemons through partitions, stopped peers, lost seeds (minutes; root: namespaces)
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -35,8 +35,8 @@ class Watched(Gate):
     def slice_bytes(self) -> int:
         return PIECE_BYTES
 
-    async def pass_(self, size: int) -> float:
-        held = await super().pass_(size)
+    async def pass_(self, size: int, *, paced: bool = True) -> float:
+        held = await super().pass_(size, paced=paced)
         self.passed.append((time.monotonic(), size))
         return held
 
