@@ -24,6 +24,8 @@ PINNED_K = 64
 SPEEDUP_MILLIONS = 25.0
 SPEEDUP_MBIT = 20.0
 LARGE_MILLIONS = 50.0
+PATIENCE = 600.0
+"""Seconds after which a step of theirs is given up."""
 COMPRESSIONS = ("float16", "uniform8")
 
 
@@ -176,7 +178,7 @@ def _baselines(choice: Choice, known: Sequence[Facts], say: Say) -> Iterator[Fac
             say(f"{setting.name}: hivemind, {millions:g} M parameters in {compression}")
             steps = 2 if setting.mbit >= SPEEDUP_MBIT and not choice.quick else 1
             found = theirs.play(
-                setting.links, millions, compression, steps, 900.0, congestion_control=choice.tcp
+                setting.links, millions, compression, steps, PATIENCE, congestion_control=choice.tcp
             )
             facts = asdict(found) | {"steps": found.seconds, "seconds": found.median}
             row = {"link": setting.name, "millions": millions, "compression": compression}

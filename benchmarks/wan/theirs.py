@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,9 +128,13 @@ def _meet(lab: Lab, millions: float, compression: str) -> list[Peer]:
 def _step(peers: Sequence[Peer], count: int, patience: float, found: Averaging) -> bool:
     for peer in peers:
         peer.go()
-    words = [word for peer in peers if (word := peer.hear(count, patience)) is not None]
-    if len(words) < len(peers):
-        return False
+    deadline = time.monotonic() + patience
+    words = []
+    for peer in peers:
+        word = peer.hear(count, max(0.0, deadline - time.monotonic()))
+        if word is None:
+            return False
+        words.append(word)
     complaint = _complaint(words)
     if complaint is not None:
         found.wrong.append(complaint)
