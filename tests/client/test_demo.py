@@ -183,7 +183,7 @@ def test_a_home_too_long_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert "Traceback" not in done.stderr
 
 
-def test_only_a_kept_home_stays(tmp_path: Path) -> None:
+def test_a_kept_home_stays(tmp_path: Path) -> None:
     for words, left in ((["fresh", "2"], 0), (["fresh", "2", "keep"], 1)):
         with demo(*words, XDG_STATE_HOME=str(tmp_path)) as running:
             running.end(0)
