@@ -82,6 +82,26 @@ def test_zeros_stay_zeros(tmp_path: Path) -> None:
     assert not found.second.read(0, SPEC.values).any()
 
 
+def test_what_is_owed_is_read_without_the_moments(written: Path) -> None:
+    whole = gift.read(written, SPEC).owed.read(0, 2 * CHUNK)
+    for length in (SPEC.size, SPEC.size - 1, gift.owed_bytes(SPEC.chunks)):
+        written.write_bytes(written.read_bytes()[:length])
+        head, owed = gift.read_owed(written, SPEC.layout, SPEC.chunks)
+        assert head == HEAD
+        np.testing.assert_array_equal(owed.read(0, 2 * CHUNK), whole)
+
+
+def test_the_beginning_of_a_gift_is_checked_like_all_of_it(written: Path) -> None:
+    with pytest.raises(PacketError, match="a gift for another model"):
+        gift.read_owed(written, HEAD, SPEC.chunks)
+    changed(written, HEADER_BYTES + BLOCK_BYTES, np.float32(np.nan).tobytes())
+    with pytest.raises(PacketError, match="a scale that is not finite"):
+        gift.read_owed(written, SPEC.layout, SPEC.chunks)
+    written.write_bytes(written.read_bytes()[: gift.owed_bytes(SPEC.chunks) - 1])
+    with pytest.raises(PacketError, match="a gift that begins with"):
+        gift.read_owed(written, SPEC.layout, SPEC.chunks)
+
+
 def test_any_part_of_a_row_can_be_read(written: Path) -> None:
     first = gift.read(written, SPEC).first
     whole = first.read(0, SPEC.values)

@@ -186,26 +186,55 @@ def read(path: Path, spec: GiftSpec) -> GiftFile:
     size = path.stat().st_size
     if size != spec.size:
         raise PacketError(f"a gift of {size} bytes; this run's have {spec.size}")
-    with path.open("rb") as file:
-        version, layout, head, steps = _HEAD.unpack(file.read(_HEAD.size))
-    if version != VERSION:
-        raise PacketError(f"gift format version {version}; this node reads version {VERSION}")
-    if layout != spec.layout:
-        raise PacketError("a gift for another model")
-    if not 1 <= steps <= MAX_STEPS:
-        raise PacketError(f"a gift after {steps} inner steps, not 1..{MAX_STEPS}")
-    rows = np.memmap(path, _BLOCK, "r", _HEAD.size)
-    scales = rows["scale"]
-    if not ((scales >= 0) & (scales <= MAX_SCALE)).all():
-        raise PacketError("a gift has a scale that is not finite, negative or too large")
+    head, steps = _head_of(path, spec.layout)
+    rows = _rows_of(path, spec.chunks + 2 * spec.moment_blocks)
     owed, first, second = np.split(rows, [spec.chunks, spec.chunks + spec.moment_blocks])
     return GiftFile(
-        Digest(head),
+        head,
         steps,
         Blocks(owed, _SIGNED),
         Blocks(first, _SIGNED),
         Blocks(second, _POSITIVE),
     )
+
+
+def read_owed(path: Path, layout: Digest, chunks: int) -> tuple[Digest, Blocks]:
+    """Its head and what is owed, of a file that has the rest of the gift or lacks it.
+
+    Raises: PacketError for bytes that do not begin as a gift for this model; OSError.
+    """
+    size = path.stat().st_size
+    if size < owed_bytes(chunks):
+        raise PacketError(f"a gift that begins with {size} bytes, not {owed_bytes(chunks)}")
+    head, _ = _head_of(path, layout)
+    return head, Blocks(_rows_of(path, chunks), _SIGNED)
+
+
+def owed_bytes(chunks: int) -> int:
+    """Of a gift's first part, up to where the moments begin."""
+    return _HEAD.size + chunks * _BLOCK.itemsize
+
+
+def _head_of(path: Path, wanted: Digest) -> tuple[Digest, int]:
+    """The head and the inner steps. Raises: PacketError."""
+    with path.open("rb") as file:
+        version, layout, head, steps = _HEAD.unpack(file.read(_HEAD.size))
+    if version != VERSION:
+        raise PacketError(f"gift format version {version}; this node reads version {VERSION}")
+    if layout != wanted:
+        raise PacketError("a gift for another model")
+    if not 1 <= steps <= MAX_STEPS:
+        raise PacketError(f"a gift after {steps} inner steps, not 1..{MAX_STEPS}")
+    return Digest(head), int(steps)
+
+
+def _rows_of(path: Path, count: int) -> NDArray[np.void]:
+    """So many blocks from the first on. Raises: PacketError."""
+    rows = np.memmap(path, _BLOCK, "r", _HEAD.size, shape=(count,))
+    scales = rows["scale"]
+    if not ((scales >= 0) & (scales <= MAX_SCALE)).all():
+        raise PacketError("a gift has a scale that is not finite, negative or too large")
+    return rows
 
 
 def parts_of(path: Path) -> tuple[BlobRef, ...]:

@@ -133,7 +133,7 @@ class Trainer:
     def evaluate(self) -> float:
         """Loss on the held-out part, without touching the state of training."""
         self.model.eval()
-        with torch.no_grad(), _variances_not_negative(self.model), in_task("evaluate"):
+        with torch.no_grad(), variances_not_negative(self.model), in_task("evaluate"):
             return float(self.task.evaluate(self.model, self.device))
 
     def _next_batch(self) -> Any:
@@ -169,7 +169,7 @@ class Trainer:
 
 
 @contextmanager
-def _variances_not_negative(model: nn.Module) -> Iterator[None]:
+def variances_not_negative(model: nn.Module) -> Iterator[None]:
     """A packet's few coefficients may take a small running variance below zero.
 
     Nothing that is owed may be lost over it, so the model has its own values back afterwards.
@@ -181,8 +181,10 @@ def _variances_not_negative(model: nn.Module) -> Iterator[None]:
     )
     for variance, _ in kept:
         variance.clamp_(min=0)
-    yield
-    _put_back(kept)
+    try:
+        yield
+    finally:
+        _put_back(kept)
 
 
 def _copies(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:

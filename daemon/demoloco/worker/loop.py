@@ -24,8 +24,9 @@ from demoloco.errors import StoreError
 from demoloco.task.load import load_task
 from demoloco.task.port import Task
 from demoloco.types import Round
-from demoloco.worker import device, giving, keeping
+from demoloco.worker import device, exporting, giving, keeping
 from demoloco.worker.checkpoint import Counters
+from demoloco.worker.exports import Export, NotExported
 from demoloco.worker.faults import NotFinite, TaskFault, in_task, verdict
 from demoloco.worker.inner import BadStep, Trainer
 from demoloco.worker.own import OwnModel
@@ -158,6 +159,8 @@ class Loop:
     def _carry_out(self, command: Command) -> None:
         if self._lapsed and isinstance(command, SaveCheckpoint):
             self._emit(NotSaved(head=command.head, why=NO_NUMBERS))
+        elif self._lapsed and isinstance(command, Export):
+            self._emit(NotExported(ticket=command.ticket, why=NO_NUMBERS))
         elif not self._lapsed or isinstance(command, TakeAgreed | Restore | Stop):
             self._obey(command)
 
@@ -186,6 +189,8 @@ class Loop:
                 self._on_correct(command)
             case SaveCheckpoint():
                 self._on_save(command)
+            case Export():
+                self._emit(exporting.export(command, self._own, self._training))
             case Stop():
                 self._stint = None
             case _:

@@ -20,15 +20,25 @@ from torch import Tensor, nn
 
 from demoloco.codec.chunks import Stack
 from demoloco.codec.dct import dct
-from demoloco.codec.gift import Blocks
-from demoloco.codec.layout import CHUNK, Layout, layout_of
+from demoloco.codec.gift import Blocks, read_owed
+from demoloco.codec.layout import CHUNK, EDGE, Layout, layout_of
 from demoloco.codec.packet import PacketSpec, Sparse, decode
 from demoloco.config import RunConfig
 from demoloco.errors import ConfigError, StoreError
 from demoloco.outer.methods import method
-from demoloco.outer.own import model_of, released, slab_momentum, slabs, still_borrowed
+from demoloco.outer.own import (
+    forget,
+    model_of,
+    read,
+    released,
+    slab_momentum,
+    slabs,
+    still_borrowed,
+    to_model,
+)
 from demoloco.outer.steps import OuterStep
 from demoloco.types import TensorShape
+from demoloco.worker.exports import Share
 from demoloco.worker.faults import NotFinite
 from demoloco.worker.port import Returned
 from demoloco.worker.saved import state_of
@@ -82,6 +92,10 @@ class OwnModel:
         """Become IDCT(agreed); nothing is owed."""
         self.memory = None
         self.made.clear()
+        self.become(agreed)
+
+    def become(self, agreed: Path) -> None:
+        """The model alone becomes IDCT(agreed)."""
         model_of(self._map(agreed), self._stack())
 
     @property
@@ -104,6 +118,27 @@ class OwnModel:
             borrowed[slab] = torch.from_numpy(values)
         self.memory = still_borrowed(borrowed, self._read(returned.lent), returned.keep)
         model_of(self._map(agreed), own, self.memory)
+
+    def merge(self, agreed: Path, shares: Sequence[Share]) -> None:
+        """Become IDCT(A − Σ w·d), the mean of this model and the members'; where all of it can be
+        put back, for nothing is told apart any longer.
+
+        Raises: PacketError if a share is none; OSError."""
+        state, own = self._map(agreed), self._stack()
+        mine = 1 - sum(share.weight for share in shares)
+        parts = [
+            (read_owed(share.owed, self.layout.digest, len(own))[1], share) for share in shares
+        ]
+        told = [self._read(share.told) for share in shares]
+        for slab in slabs(own):
+            mean = slab_momentum(state, own, slab) * mine
+            for (owed, share), gone in zip(parts, told, strict=True):
+                values = owed.read(slab.start * CHUNK, slab.stop * CHUNK).reshape(-1, CHUNK)
+                theirs = torch.from_numpy(values).to(own.device)
+                forget(theirs, gone, slab)
+                mean += theirs * share.weight
+            chunks = to_model(read(state, slab, own.device) - mean)
+            own.write(slab, chunks.view(-1, EDGE, EDGE))
 
     def contribute(self, agreed: Path, k: int) -> bytes:
         """The packet body of what is owed against `agreed`.

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from demoloco.config import RunConfig, Scalar
 from demoloco.types import BlobRef, Loan, Round
+from demoloco.worker.exports import Export, Exported, NotExported
 
 
 # -- what the worker is told ---------------------------------------------------------------------
@@ -161,6 +162,7 @@ Command = (
     | Contribute
     | Correct
     | SaveCheckpoint
+    | Export
     | Stop
 )
 
@@ -321,6 +323,8 @@ WorkerEvent = (
     | Evaluated
     | Saved
     | NotSaved
+    | Exported
+    | NotExported
     | GiftTried
     | Failed
     | Died
