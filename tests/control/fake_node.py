@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from demoloco.control.exports import (
+    ExportLeftOut,
+    ExportMember,
+    ExportProgress,
+    ExportResult,
+    ExportStep,
+    ExportWish,
+)
 from demoloco.control.server import ControlServer
 from demoloco.errors import RequestError
 from demoloco.node.feed import Feed, MemberStatus, Status
@@ -75,6 +83,31 @@ FULL = Status(
 )
 
 
+MERGED = ExportResult(
+    which="merged",
+    format="torch",
+    file_bytes=7,
+    run_id="ab" * 32,
+    round=12,
+    head="cd" * 32,
+    own_loss=1.75,
+    agreed_loss=2.0,
+    merged_loss=1.625,
+    weighted_by="samples",
+    members=(
+        ExportMember(peer_id=ME, me=True, weight=0.25, round=12),
+        ExportMember(peer_id=OTHER, me=False, weight=0.75, round=11),
+    ),
+    left_out=(ExportLeftOut(peer_id="12D3KooW" + "Third" * 7 + "aaKLMNOP", why="it is leaving"),),
+)
+STEPS: tuple[ExportStep, ...] = (
+    ExportProgress(doing="fetching members' models", done=1, of=2),
+    MERGED,
+    b"the ",
+    b"end",
+)
+
+
 class FakeNode:
     """What ControlServer needs of a node; its clock stands still."""
 
@@ -82,6 +115,10 @@ class FakeNode:
         self.feed = Feed(status, clock=lambda: 0.0)
         self.leaves: list[bool] = []
         self.refusal: Exception | None = None
+        self.steps = STEPS
+        self.wishes: list[ExportWish] = []
+        self.listened_to_the_end: list[bool] = []
+        self.export_over = asyncio.Event()
 
     def status(self) -> Status:
         if self.refusal is not None:
@@ -92,6 +129,19 @@ class FakeNode:
         if self.leaves:
             raise RequestError("the node is leaving already; wait for it")
         self.leaves.append(now)
+
+    async def export(self, wish: ExportWish) -> AsyncGenerator[ExportStep, None]:
+        self.wishes.append(wish)
+        whole = False
+        try:
+            for step in self.steps:
+                if self.refusal is not None:
+                    raise self.refusal
+                yield step
+            whole = True
+        finally:
+            self.listened_to_the_end.append(whole)
+            self.export_over.set()
 
 
 class RunningNode:

@@ -19,14 +19,22 @@ import pytest
 import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from demoloco.control.exports import ExportMember, ExportResult, ExportWish
 from demoloco.control.server import SERVICE, ControlServer
 from demoloco.control.socket import MAX_SOCKET_PATH_BYTES
 from demoloco.control.translate import to_reply
 from demoloco.errors import ConfigError, RequestError
 from demoloco.node.feed import MemberStatus, Status
-from demoloco_proto.v1.control_pb2 import LeaveRequest, StatusReply, StatusRequest, WatchRequest
+from demoloco_proto.v1 import control_pb2
+from demoloco_proto.v1.control_pb2 import (
+    ExportRequest,
+    LeaveRequest,
+    StatusReply,
+    StatusRequest,
+    WatchRequest,
+)
 from demoloco_proto.v1.control_pb2_grpc import NodeControlStub
-from tests.control.fake_node import FULL, FakeNode
+from tests.control.fake_node import FULL, MERGED, FakeNode
 
 
 @asynccontextmanager
@@ -123,6 +131,74 @@ async def test_leave_is_passed_on_with_its_manner(tmp_path: Path) -> None:
     async with serving(node, tmp_path) as channel:
         await NodeControlStub(channel).Leave(LeaveRequest(now=True))
     assert node.leaves == [True]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(ExportResult, control_pb2.ExportResult), (ExportMember, control_pb2.ExportMember)],
+)
+def test_an_exports_result_has_the_fields_of_the_proto_and_no_others(
+    ours: type, theirs: type[control_pb2.ExportResult]
+) -> None:
+    names = {field.name for field in dataclasses.fields(ours)}
+    assert names == {field.name for field in theirs.DESCRIPTOR.fields}
+
+
+async def test_an_export_tells_its_steps_in_order(tmp_path: Path) -> None:
+    node = FakeNode()
+    async with serving(node, tmp_path) as channel:
+        request = ExportRequest(merge=True, patience_seconds=9)
+        replies = [reply async for reply in NodeControlStub(channel).Export(request)]
+    kinds = [reply.WhichOneof("step") for reply in replies]
+    assert kinds == ["progress", "result", "data", "data"]
+    assert replies[0].progress.of == 2
+    assert replies[1].result.merged_loss == MERGED.merged_loss
+    assert replies[1].result.members[0].peer_id == FULL.peer_id
+    assert b"".join(reply.data for reply in replies) == b"the end"
+    assert node.wishes == [ExportWish(merge=True, patience_seconds=9)]
+
+
+async def test_losses_that_are_not_known_are_absent(tmp_path: Path) -> None:
+    node = FakeNode()
+    node.steps = (dataclasses.replace(MERGED, own_loss=None, merged_loss=None),)
+    async with serving(node, tmp_path) as channel:
+        (reply,) = [one async for one in NodeControlStub(channel).Export(ExportRequest())]
+    assert [reply.result.HasField(f"{name}_loss") for name in ("own", "agreed", "merged")] == [
+        False, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (ExportRequest(which="theirs"), "ask for own or agreed"),
+        (ExportRequest(which="own", merge=True), "ask for `which` without `merge`"),
+        (ExportRequest(patience_seconds=0.5), "ask for 1 to 86400"),
+        (ExportRequest(patience_seconds=float("nan")), "ask for 1 to 86400"),
+    ],
+)
+async def test_an_export_that_makes_no_sense_is_refused_with_the_fix(
+    tmp_path: Path, request_: ExportRequest, words: str
+) -> None:
+    node = FakeNode()
+    async with serving(node, tmp_path) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await NodeControlStub(channel).Export(request_).read()
+    assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert words in (failure.value.details() or "")
+    assert node.wishes == []
+
+
+async def test_an_export_that_nobody_listens_to_any_longer_ends(tmp_path: Path) -> None:
+    node = FakeNode()
+    node.steps = (MERGED, *[bytes(1 << 20)] * 64)
+    async with serving(node, tmp_path) as channel:
+        stream = NodeControlStub(channel).Export(ExportRequest())
+        await stream.read()
+        stream.cancel()
+        async with asyncio.timeout(20):
+            await node.export_over.wait()
+    assert node.listened_to_the_end == [False]
 
 
 async def test_what_the_node_refuses_comes_back_in_its_own_words(tmp_path: Path) -> None:

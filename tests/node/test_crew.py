@@ -13,6 +13,7 @@ from demoloco.errors import ConfigError, WorkerError
 from demoloco.node import crew as module
 from demoloco.node.crew import Crew
 from demoloco.types import PeerId, Round
+from demoloco.worker.exports import Export, Exported, NotExported, Which
 from demoloco.worker.port import (
     Begin,
     Command,
@@ -193,3 +194,50 @@ async def test_a_stopped_worker_is_not_heard_any_longer() -> None:
     desk.worker.emit(Died(why="stopped"))
     assert desk.worker.stopped
     assert desk.heard == []
+
+
+# -- exports ---------------------------------------------------------------------------------------
+def export_of(ticket: int) -> Export:
+    return Export(ticket=ticket, which=Which.OWN, agreed=Path("a"))
+
+
+async def test_an_export_is_answered_by_its_ticket() -> None:
+    """The answer to one that was given up is for nobody."""
+    desk = Desk()
+    await desk.begin()
+    with pytest.raises(WorkerError, match="did not answer"):
+        await desk.crew.export(export_of(1), seconds=0.0)
+    asking = asyncio.create_task(desk.crew.export(export_of(2)))
+    await asyncio.sleep(0)
+    desk.worker.emit(NotExported(ticket=1, why="the folder is gone"))
+    desk.worker.emit(Exported(ticket=2, size=5))
+    assert (await asking).size == 5
+    assert desk.heard == []
+
+
+async def test_an_export_that_failed_says_why() -> None:
+    desk = Desk()
+    desk.answers[Export] = NotExported(ticket=3, why="no room")
+    await desk.begin()
+    with pytest.raises(WorkerError, match="no room"):
+        await desk.crew.export(export_of(3))
+
+
+async def test_a_worker_that_dies_amid_an_export_is_heard_of_by_both() -> None:
+    """Else nobody would start it anew."""
+    desk = Desk()
+    desk.answers[Export] = Died(why="killed")
+    await desk.begin()
+    with pytest.raises(WorkerError, match="killed"):
+        await desk.crew.export(export_of(1))
+    assert desk.heard == [Died(why="killed")]
+    with pytest.raises(WorkerError, match="killed"):
+        await desk.crew.export(export_of(2))
+
+
+async def test_a_worker_that_has_not_begun_is_asked_for_no_export() -> None:
+    desk = Desk()
+    desk.crew.start()
+    with pytest.raises(WorkerError, match="not ready"):
+        await desk.crew.export(export_of(1))
+    assert desk.worker.told == []

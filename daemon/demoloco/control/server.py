@@ -1,4 +1,4 @@
-"""What a node does for its operator: tell its status, keep telling it, leave.
+"""What a node does for its operator: tell its status, keep telling it, give a model, leave.
 
 Rule: translate, call the node, translate. Nothing is decided here, and no caller can hurt the node:
 whatever goes wrong in a call ends in that call.
@@ -7,8 +7,8 @@ whatever goes wrong in a call ends in that call.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -16,8 +16,9 @@ from urllib.parse import quote
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from demoloco.control.exports import ExportStep, ExportWish
 from demoloco.control.socket import owned_socket, owner_only
-from demoloco.control.translate import interval_of, to_reply
+from demoloco.control.translate import interval_of, to_export_reply, to_reply, wish_of
 from demoloco.errors import ConfigError, RequestError
 from demoloco.node.feed import Feed, Status
 from demoloco_proto.v1 import control_pb2, control_pb2_grpc
@@ -41,6 +42,12 @@ class Operated(Protocol):
 
     def request_leave(self, now: bool) -> None:
         """Begin to leave and return at once; `now` = do not contribute first."""
+
+    def export(self, wish: ExportWish) -> AsyncGenerator[ExportStep, None]:
+        """Give a model away; whoever stops to listen ends it.
+
+        Raises: RequestError."""
+        ...
 
 
 class ControlServer:
@@ -111,6 +118,13 @@ class _Calls(control_pb2_grpc.NodeControlServicer):
         async with _wall(context):
             self._node.request_leave(request.now)
             return control_pb2.LeaveReply()
+
+    async def Export(
+        self, request: control_pb2.ExportRequest, context: Any
+    ) -> AsyncIterator[control_pb2.ExportReply]:
+        async with _wall(context), aclosing(self._node.export(wish_of(request))) as steps:
+            async for step in steps:
+                yield to_export_reply(step)
 
 
 @asynccontextmanager

@@ -8,22 +8,24 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from rich.console import Console
 
 from demoloco.config import NodeConfig
+from demoloco.control.exports import ExportStep, ExportWish
 from demoloco.control.server import ControlServer
 from demoloco.control.socket import socket_path
-from demoloco.errors import ConfigError, StoreError, WorkerError
+from demoloco.errors import ConfigError, RequestError, StoreError, WorkerError
 from demoloco.node.acquaintances import KEY, Acquaintances
 from demoloco.node.assembly import assemble, method_words
 from demoloco.node.belonging import settle
 from demoloco.node.crew import Crew
 from demoloco.node.disk import Disk
 from demoloco.node.driver import Driver
+from demoloco.node.exporting import Exporting
 from demoloco.node.feed import Feed, Status
 from demoloco.node.founding import Founding, Run
 from demoloco.node.library import StoreLibrary
@@ -56,6 +58,7 @@ class Node:
         self._make_swarm = make_swarm
         self.feed = Feed()
         self._driver: Driver | None = None
+        self._exporting: Exporting | None = None
         self._early: list[SwarmEvent] = []
         self._main: asyncio.Task[None] | None = None
         self._asked_to_leave = False
@@ -73,6 +76,14 @@ class Node:
             self._driver.post(ev.LeaveRequested(now))
         elif self._main is not None:
             self._main.cancel()
+
+    def export(self, wish: ExportWish) -> AsyncGenerator[ExportStep, None]:
+        """Give a model away.
+
+        Raises: RequestError."""
+        if self._exporting is None:
+            raise RequestError("this node has no run yet; ask again when it has")
+        return self._exporting.export(wish)
 
     def _on_signal(self) -> None:
         """The first asks, the second forces."""
@@ -135,6 +146,7 @@ class Node:
         library.know(run.genesis)
         parts = assemble(ground, run)
         self._introduce(parts, run)
+        self._exporting = Exporting(parts, self.feed, run.layout.digest)
         await self._take_part(parts, held)
 
     async def _start_swarm(

@@ -14,6 +14,7 @@ from typing import TypeVar
 from demoloco.config import NodeConfig, RunConfig, Scalar
 from demoloco.errors import ConfigError, WorkerError
 from demoloco.types import PeerId
+from demoloco.worker.exports import Export, Exported, NotExported
 from demoloco.worker.port import (
     Begin,
     Command,
@@ -47,6 +48,7 @@ class Crew:
         self._me = me
         self._worker = make()
         self._waiting: dict[type[WorkerEvent], asyncio.Future[WorkerEvent]] = {}
+        self._exports: dict[int, asyncio.Future[WorkerEvent]] = {}  # by their tickets
         self._describe: Describe | None = None
         self._begin: Begin | None = None
         self._listener: Callable[[WorkerEvent], None] = lambda event: None
@@ -163,14 +165,44 @@ class Crew:
         assert isinstance(heard, answer)
         return heard
 
+    async def export(self, order: Export, seconds: float = ANSWER_SECONDS) -> Exported:
+        """Queue an export and wait for its answer; beside all else, and the worker's end is heard
+        by who listens all the same.
+
+        Raises: ConfigError, WorkerError."""
+        if not self._begun and self._end is None:
+            raise WorkerError("the worker is not ready")
+        if self._end is not None:
+            raise _as_error(self._end)
+        self._exports[order.ticket] = future = asyncio.get_running_loop().create_future()
+        self._worker.tell(order)
+        try:
+            async with asyncio.timeout(seconds):
+                heard = await future
+        except TimeoutError:
+            raise WorkerError(f"the worker did not answer for {seconds:.0f} s") from None
+        finally:
+            self._exports.pop(order.ticket, None)
+        if isinstance(heard, Failed | Died):
+            raise _as_error(heard)
+        if isinstance(heard, NotExported):
+            raise WorkerError(heard.why)
+        assert isinstance(heard, Exported)
+        return heard
+
     async def stop(self, seconds: float) -> None:
         """End the process: in order, by force after the time-out."""
         self._listener = lambda event: None
         await self._worker.stop(seconds)
 
     def _on_event(self, event: WorkerEvent) -> None:
+        if isinstance(event, Exported | NotExported):
+            self._answer_export(event.ticket, event)  # who asked may have gone
+            return
         if isinstance(event, Failed | Died):
             self._end = event
+            for ticket in tuple(self._exports):
+                self._answer_export(ticket, event)
             asked, self._waiting = tuple(self._waiting.values()), {}
         else:
             future = self._waiting.get(type(event))
@@ -180,6 +212,11 @@ class Crew:
                 future.set_result(event)
         if not asked:
             self._listener(event)
+
+    def _answer_export(self, ticket: int, event: WorkerEvent) -> None:
+        future = self._exports.get(ticket)
+        if future is not None and not future.done():
+            future.set_result(event)
 
 
 def _as_error(end: Failed | Died) -> ConfigError | WorkerError:

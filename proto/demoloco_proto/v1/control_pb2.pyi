@@ -314,3 +314,197 @@ class MemberStatus(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "down", b"down", "head", b"head", "me", b"me", "peer_id", b"peer_id", "phase", b"phase", "road", b"road", "round", b"round", "samples_per_second", b"samples_per_second", "seen_seconds_ago", b"seen_seconds_ago", "up", b"up"]) -> None: ...
 
 Global___MemberStatus: typing_extensions.TypeAlias = MemberStatus
+
+@typing.final
+class ExportRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHICH_FIELD_NUMBER: builtins.int
+    MERGE_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    PATIENCE_SECONDS_FIELD_NUMBER: builtins.int
+    which: builtins.str
+    """own | agreed; empty means own. With `merge` empty"""
+    merge: builtins.bool
+    """the mean of the live members' models, and what it gives"""
+    format: builtins.str
+    """torch; empty means torch"""
+    patience_seconds: builtins.float
+    """for members' models, 1 … 86400; 0 means 300"""
+    def __init__(
+        self,
+        *,
+        which: builtins.str = ...,
+        merge: builtins.bool = ...,
+        format: builtins.str = ...,
+        patience_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "merge", b"merge", "patience_seconds", b"patience_seconds", "which", b"which"]) -> None: ...
+
+Global___ExportRequest: typing_extensions.TypeAlias = ExportRequest
+
+@typing.final
+class ExportReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
+    """at most 1 MiB"""
+    @property
+    def progress(self) -> Global___ExportProgress: ...
+    @property
+    def result(self) -> Global___ExportResult: ...
+    def __init__(
+        self,
+        *,
+        progress: Global___ExportProgress | None = ...,
+        result: Global___ExportResult | None = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["data", b"data", "progress", b"progress", "result", b"result", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "progress", b"progress", "result", b"result", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["step", b"step"]) -> typing.Literal["progress", "result", "data"] | None: ...
+
+Global___ExportReply: typing_extensions.TypeAlias = ExportReply
+
+@typing.final
+class ExportProgress(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DOING_FIELD_NUMBER: builtins.int
+    DONE_FIELD_NUMBER: builtins.int
+    OF_FIELD_NUMBER: builtins.int
+    doing: builtins.str
+    """in words"""
+    done: builtins.int
+    of: builtins.int
+    """0: nothing to count"""
+    def __init__(
+        self,
+        *,
+        doing: builtins.str = ...,
+        done: builtins.int = ...,
+        of: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["doing", b"doing", "done", b"done", "of", b"of"]) -> None: ...
+
+Global___ExportProgress: typing_extensions.TypeAlias = ExportProgress
+
+@typing.final
+class ExportResult(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHICH_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    FILE_BYTES_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    HEAD_FIELD_NUMBER: builtins.int
+    OWN_LOSS_FIELD_NUMBER: builtins.int
+    AGREED_LOSS_FIELD_NUMBER: builtins.int
+    MERGED_LOSS_FIELD_NUMBER: builtins.int
+    WHY_NO_LOSS_FIELD_NUMBER: builtins.int
+    WEIGHTED_BY_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
+    which: builtins.str
+    """what the file holds: own | agreed | merged"""
+    format: builtins.str
+    file_bytes: builtins.int
+    run_id: builtins.str
+    """hex"""
+    round: builtins.int
+    """rounds in the agreed state that the model stands on"""
+    head: builtins.str
+    """hex digest of that state's manifest"""
+    own_loss: builtins.float
+    """on the held-out part; with `merge` only"""
+    agreed_loss: builtins.float
+    merged_loss: builtins.float
+    why_no_loss: builtins.str
+    """where one is absent that was asked for"""
+    weighted_by: builtins.str
+    """samples | equal; empty where nothing was averaged"""
+    note: builtins.str
+    """what the run's method makes of merging, in words"""
+    @property
+    def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ExportMember]:
+        """whose models are in the mean"""
+
+    @property
+    def left_out(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ExportLeftOut]: ...
+    def __init__(
+        self,
+        *,
+        which: builtins.str = ...,
+        format: builtins.str = ...,
+        file_bytes: builtins.int = ...,
+        run_id: builtins.str = ...,
+        round: builtins.int = ...,
+        head: builtins.str = ...,
+        own_loss: builtins.float | None = ...,
+        agreed_loss: builtins.float | None = ...,
+        merged_loss: builtins.float | None = ...,
+        why_no_loss: builtins.str = ...,
+        weighted_by: builtins.str = ...,
+        members: collections.abc.Iterable[Global___ExportMember] | None = ...,
+        left_out: collections.abc.Iterable[Global___ExportLeftOut] | None = ...,
+        note: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_agreed_loss", b"_agreed_loss", "_merged_loss", b"_merged_loss", "_own_loss", b"_own_loss", "agreed_loss", b"agreed_loss", "merged_loss", b"merged_loss", "own_loss", b"own_loss"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_agreed_loss", b"_agreed_loss", "_merged_loss", b"_merged_loss", "_own_loss", b"_own_loss", "agreed_loss", b"agreed_loss", "file_bytes", b"file_bytes", "format", b"format", "head", b"head", "left_out", b"left_out", "members", b"members", "merged_loss", b"merged_loss", "note", b"note", "own_loss", b"own_loss", "round", b"round", "run_id", b"run_id", "weighted_by", b"weighted_by", "which", b"which", "why_no_loss", b"why_no_loss"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_agreed_loss", b"_agreed_loss"]) -> typing.Literal["agreed_loss"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_merged_loss", b"_merged_loss"]) -> typing.Literal["merged_loss"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_own_loss", b"_own_loss"]) -> typing.Literal["own_loss"] | None: ...
+
+Global___ExportResult: typing_extensions.TypeAlias = ExportResult
+
+@typing.final
+class ExportMember(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEER_ID_FIELD_NUMBER: builtins.int
+    ME_FIELD_NUMBER: builtins.int
+    WEIGHT_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    peer_id: builtins.str
+    me: builtins.bool
+    weight: builtins.float
+    """they add up to 1"""
+    round: builtins.int
+    """of the agreed state that its model stood on when it was given"""
+    def __init__(
+        self,
+        *,
+        peer_id: builtins.str = ...,
+        me: builtins.bool = ...,
+        weight: builtins.float = ...,
+        round: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["me", b"me", "peer_id", b"peer_id", "round", b"round", "weight", b"weight"]) -> None: ...
+
+Global___ExportMember: typing_extensions.TypeAlias = ExportMember
+
+@typing.final
+class ExportLeftOut(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEER_ID_FIELD_NUMBER: builtins.int
+    WHY_FIELD_NUMBER: builtins.int
+    peer_id: builtins.str
+    why: builtins.str
+    def __init__(
+        self,
+        *,
+        peer_id: builtins.str = ...,
+        why: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["peer_id", b"peer_id", "why", b"why"]) -> None: ...
+
+Global___ExportLeftOut: typing_extensions.TypeAlias = ExportLeftOut

@@ -49,6 +49,11 @@ class NodeControlStub(object):
                 request_serializer=demoloco__proto_dot_v1_dot_control__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=demoloco__proto_dot_v1_dot_control__pb2.LeaveReply.FromString,
                 _registered_method=True)
+        self.Export = channel.unary_stream(
+                '/demoloco_proto.v1.NodeControl/Export',
+                request_serializer=demoloco__proto_dot_v1_dot_control__pb2.ExportRequest.SerializeToString,
+                response_deserializer=demoloco__proto_dot_v1_dot_control__pb2.ExportReply.FromString,
+                _registered_method=True)
 
 
 class NodeControlServicer(object):
@@ -74,6 +79,13 @@ class NodeControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Export(self, request, context):
+        """A model as a file: progress, then the result, then the bytes of the file in order, then the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +103,11 @@ def add_NodeControlServicer_to_server(servicer, server):
                     servicer.Leave,
                     request_deserializer=demoloco__proto_dot_v1_dot_control__pb2.LeaveRequest.FromString,
                     response_serializer=demoloco__proto_dot_v1_dot_control__pb2.LeaveReply.SerializeToString,
+            ),
+            'Export': grpc.unary_stream_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=demoloco__proto_dot_v1_dot_control__pb2.ExportRequest.FromString,
+                    response_serializer=demoloco__proto_dot_v1_dot_control__pb2.ExportReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,6 +191,33 @@ class NodeControl(object):
             '/demoloco_proto.v1.NodeControl/Leave',
             demoloco__proto_dot_v1_dot_control__pb2.LeaveRequest.SerializeToString,
             demoloco__proto_dot_v1_dot_control__pb2.LeaveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/demoloco_proto.v1.NodeControl/Export',
+            demoloco__proto_dot_v1_dot_control__pb2.ExportRequest.SerializeToString,
+            demoloco__proto_dot_v1_dot_control__pb2.ExportReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,7 +73,23 @@ _NodeControlLeaveType = typing_extensions.TypeVar(
     ],
 )
 
-class NodeControlStub(typing.Generic[_NodeControlStatusType, _NodeControlWatchType, _NodeControlLeaveType]):
+_NodeControlExportType = typing_extensions.TypeVar(
+    '_NodeControlExportType',
+    grpc.UnaryStreamMultiCallable[
+        demoloco_proto.v1.control_pb2.ExportRequest,
+        demoloco_proto.v1.control_pb2.ExportReply,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        demoloco_proto.v1.control_pb2.ExportRequest,
+        demoloco_proto.v1.control_pb2.ExportReply,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        demoloco_proto.v1.control_pb2.ExportRequest,
+        demoloco_proto.v1.control_pb2.ExportReply,
+    ],
+)
+
+class NodeControlStub(typing.Generic[_NodeControlStatusType, _NodeControlWatchType, _NodeControlLeaveType, _NodeControlExportType]):
     @typing.overload
     def __init__(self: NodeControlStub[
         grpc.UnaryUnaryMultiCallable[
@@ -87,6 +103,10 @@ class NodeControlStub(typing.Generic[_NodeControlStatusType, _NodeControlWatchTy
         grpc.UnaryUnaryMultiCallable[
             demoloco_proto.v1.control_pb2.LeaveRequest,
             demoloco_proto.v1.control_pb2.LeaveReply,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            demoloco_proto.v1.control_pb2.ExportRequest,
+            demoloco_proto.v1.control_pb2.ExportReply,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -104,6 +124,10 @@ class NodeControlStub(typing.Generic[_NodeControlStatusType, _NodeControlWatchTy
             demoloco_proto.v1.control_pb2.LeaveRequest,
             demoloco_proto.v1.control_pb2.LeaveReply,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            demoloco_proto.v1.control_pb2.ExportRequest,
+            demoloco_proto.v1.control_pb2.ExportReply,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Status: _NodeControlStatusType
@@ -113,6 +137,9 @@ class NodeControlStub(typing.Generic[_NodeControlStatusType, _NodeControlWatchTy
 
     Leave: _NodeControlLeaveType
     """Contribute what is done, say goodbye, stop. Answers at once; the node is gone when its socket is."""
+
+    Export: _NodeControlExportType
+    """A model as a file: progress, then the result, then the bytes of the file in order, then the end."""
 
 NodeControlAsyncStub: typing_extensions.TypeAlias = NodeControlStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -126,6 +153,10 @@ NodeControlAsyncStub: typing_extensions.TypeAlias = NodeControlStub[
     grpc.aio.UnaryUnaryMultiCallable[
         demoloco_proto.v1.control_pb2.LeaveRequest,
         demoloco_proto.v1.control_pb2.LeaveReply,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        demoloco_proto.v1.control_pb2.ExportRequest,
+        demoloco_proto.v1.control_pb2.ExportReply,
     ],
 ]
 
@@ -152,5 +183,13 @@ class NodeControlServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[demoloco_proto.v1.control_pb2.LeaveReply, collections.abc.Awaitable[demoloco_proto.v1.control_pb2.LeaveReply]]:
         """Contribute what is done, say goodbye, stop. Answers at once; the node is gone when its socket is."""
+
+    @abc.abstractmethod
+    def Export(
+        self,
+        request: demoloco_proto.v1.control_pb2.ExportRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[demoloco_proto.v1.control_pb2.ExportReply], collections.abc.AsyncIterator[demoloco_proto.v1.control_pb2.ExportReply]]:
+        """A model as a file: progress, then the result, then the bytes of the file in order, then the end."""
 
 def add_NodeControlServicer_to_server(servicer: NodeControlServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
