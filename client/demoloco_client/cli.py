@@ -8,6 +8,7 @@ usage, 3 no node is running (status).
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from demoloco_client.sdk import NodeClient
 
 EXIT_FAILURE = 1
+EXIT_USAGE = 2
 EXIT_NOT_RUNNING = 3
 
 app = typer.Typer(
@@ -34,6 +36,13 @@ Node = Annotated[
     str | None, typer.Option("--node", help="A node by its name among this user's homes.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON, under the names of control.proto.")]
+
+
+class Which(StrEnum):
+    """A model of a node."""
+
+    OWN = "own"
+    AGREED = "agreed"
 
 
 def _print_version(wanted: bool) -> None:
@@ -129,6 +138,48 @@ def watch(
         except KeyboardInterrupt:
             raise typer.Exit from None
     print("the node has left", file=sys.stderr)
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(help="The file to write, for torch.load.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="The mean of the live members' models, measured.")
+    ] = False,
+    which: Annotated[
+        Which | None, typer.Option(help="The node's own model, or the agreed state's.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="How the file is written: torch.")] = "torch",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    patience: Annotated[
+        float, typer.Option(min=1, max=86400, help="Seconds for the members to give their models.")
+    ] = 300.0,
+    home: Home = None,
+    node: Node = None,
+    json: Json = False,
+) -> None:
+    """Write a model to a file while the node trains on; with --merge averaged over the members."""
+    if merge and which is not None:
+        raise typer.BadParameter("--merge writes the merged model; leave out --which")
+    from demoloco_client import sdk
+    from demoloco_client.export import Ticker, as_json, show
+    from demoloco_proto.v1.control_pb2 import ExportRequest
+
+    request = ExportRequest(
+        which=which or "", merge=merge, format=format, patience_seconds=patience
+    )
+    with _connected(home, node) as client:
+        ticker = Ticker()
+        try:
+            result = client.export(out, request, force=force, heard=ticker.hear)
+        except sdk.ClientError as error:
+            _fail(error, EXIT_USAGE if isinstance(error, sdk.TargetError) else EXIT_FAILURE)
+        finally:
+            ticker.stop()
+    if json:
+        _print_json(as_json(result, out.absolute()), indent=2)
+    else:
+        show(result, out)
 
 
 @app.command()

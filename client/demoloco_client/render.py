@@ -16,7 +16,7 @@ from demoloco_proto.v1.control_pb2 import MemberStatus, StatusReply
 SHORT_ID = 6
 
 
-def as_dict(reply: StatusReply) -> dict[str, object]:
+def as_dict(reply: Message) -> dict[str, object]:
     """All fields under their names in control.proto, in its order; null where not known."""
     return _message(reply)
 

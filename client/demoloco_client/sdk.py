@@ -1,4 +1,4 @@
-"""Talk to a node of this machine from Python: status, the live stream, leave, health.
+"""Talk to a node of this machine from Python: status, the live stream, export, leave, health.
 
     with NodeClient() as node:
         print(node.status().round)
@@ -12,7 +12,7 @@ import os
 import socket as sockets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +22,17 @@ from urllib.parse import quote
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from demoloco_client.new_file import UnwritableError, new_file
 from demoloco_client.paths import default_home, socket_of
-from demoloco_proto.v1.control_pb2 import LeaveRequest, StatusReply, StatusRequest, WatchRequest
+from demoloco_proto.v1.control_pb2 import (
+    ExportProgress,
+    ExportRequest,
+    ExportResult,
+    LeaveRequest,
+    StatusReply,
+    StatusRequest,
+    WatchRequest,
+)
 from demoloco_proto.v1.control_pb2_grpc import NodeControlStub
 
 SERVICE = "demoloco_proto.v1.NodeControl"
@@ -49,6 +58,10 @@ class NoAnswerError(ClientError):
 
 class RefusedError(ClientError):
     """The node refuses the request; the text is the node's own."""
+
+
+class TargetError(ClientError):
+    """The file cannot be written where it is wanted; said before the node is asked, if possible."""
 
 
 class NodeClient:
@@ -104,6 +117,41 @@ class NodeClient:
         """Ask the node to contribute what it has done and stop; `now` = without contributing."""
         with self._explained():
             self._node.Leave(LeaveRequest(now=now), timeout=self._timeout)
+
+    def export(
+        self,
+        out: Path,
+        request: ExportRequest | None = None,
+        *,
+        force: bool = False,
+        heard: Callable[[ExportProgress], object] = lambda progress: None,
+    ) -> ExportResult:
+        """Write a model of the node to `out`; by default its own. It trains on meanwhile.
+
+        The node sends the file's bytes, and they are written here: with the caller's rights, where
+        the caller sees `out`, whole and durable, or not at all. Takes as long as it takes; each of
+        the node's own waits has an end. Raises: TargetError, and as `status`."""
+        out, result = out.absolute(), None
+        try:
+            with new_file(out, force=force) as file, self._explained():
+                call = self._node.Export(request or ExportRequest())
+                try:
+                    for reply in call:
+                        match reply.WhichOneof("step"):
+                            case "progress":
+                                heard(reply.progress)
+                            case "result":
+                                result = reply.result
+                                heard(ExportProgress(doing=f"writing {out.name}"))
+                            case "data":
+                                file.write(reply.data)
+                finally:
+                    call.cancel()  # where it is not over, nobody listens any longer
+                if result is None or file.tell() != result.file_bytes:
+                    raise NodeGoneError("the file did not come whole; ask again")
+        except UnwritableError as error:
+            raise TargetError(str(error)) from error
+        return result
 
     def healthy(self) -> bool:
         """Whether the node says of itself that it serves."""
