@@ -21,7 +21,7 @@ PROTOS := $(wildcard proto/demoloco_proto/v1/*.proto)
 SERVICES := $(shell grep -l '^service' $(PROTOS))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint pytest faults sim fuzz churn wan scale crowd proto check-proto lock clean
+.PHONY: help setup run test lint pytest faults sim fuzz churn wan methods scale crowd proto check-proto lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -77,6 +77,9 @@ churn: setup  ## measure what survives MINUTES=8 with FAULTS=80 an hour, on real
 
 wan: setup  ## rounds on emulated thin links beside hivemind's averaging; ARGS=--quick for minutes (root)
 	$(BIN)/python -m benchmarks.wan $(ARGS)
+
+methods: setup  ## loss against bytes of all methods, resumed where it stopped; ARGS=--quick for a minute
+	$(BIN)/python -m benchmarks.methods $(ARGS)
 
 scale: setup  ## what a node costs in swarms of 4 to 256, in the simulator (minutes)
 	$(BIN)/python -m benchmarks.scale $(ARGS)

@@ -1,0 +1,1 @@
+"""The methods of a run side by side: loss against bytes, in one process and without sockets."""

@@ -1,0 +1,94 @@
+"""Which runs a sweep has. Every sweep goes around the default setting, one axis at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.methods.records import Record
+from benchmarks.methods.settings import Setting
+from demoloco.config import METHOD_DEFAULTS
+
+SEEDS = (0, 1, 2)
+BASE = Setting()
+QUICK = Setting(size="0.1M", steps=60, inner_steps=10, warmup=10)
+
+GRID = ((1.0, 0.0), (0.7, 0.9), (0.7, 0.6), (1.0, 0.5), (1.0, 0.3), (0.4, 0.9))
+"""DiLoCo's outer learning rate and momentum. The first cell is local averaging."""
+
+METHODS = ("decoupled", "local", "synced", "paper", "ddp")
+NODES = (2, 4, 8)
+KS = (16, 32, 64, 128, 256, 512)
+INNER_STEPS = (10, 30, 100)
+
+
+def default(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
+    """All methods at the default setting, seed by seed."""
+    for seed in seeds:
+        for method in METHODS:
+            yield (
+                replace(base, method=method, seed=seed) if method != "alone" else alone(base, seed)
+            )
+        yield replace(alone(base, seed), steps=base.steps * base.nodes)
+
+
+def of(base: Setting, method: str, seed: int = 0, **changes: Any) -> Setting:
+    """A method around a setting, with what suits it: the published method has its own k, bits and
+    step."""
+    suits = METHOD_DEFAULTS[method] if method == "paper" else {}
+    return replace(base, method=method, seed=seed, **{**suits, **changes})
+
+
+def alone(base: Setting, seed: int) -> Setting:
+    """One node without the others, after the steps that it makes among them."""
+    return replace(base, method="alone", nodes=1, seed=seed)
+
+
+def grid(base: Setting, seed: int = 0) -> list[Setting]:
+    """DiLoCo's grid; local averaging, its first cell, is in `default`."""
+    return [diloco(base, rate, momentum, seed) for rate, momentum in GRID[1:]]
+
+
+def diloco(base: Setting, rate: float, momentum: float, seed: int) -> Setting:
+    if (rate, momentum) == GRID[0]:
+        return replace(base, method="local", seed=seed)
+    return replace(base, method="diloco", outer_rate=rate, outer_momentum=momentum, seed=seed)
+
+
+def tuned(base: Setting, records: Iterable[Record]) -> tuple[float, float]:
+    """The grid's best cell on its first seed; local averaging where nothing is recorded."""
+    losses = {record.name: record.last.merged for record in records}
+    cells = {cell: losses.get(diloco(base, *cell, seed=0).name) for cell in GRID}
+    known = {cell: loss for cell, loss in cells.items() if loss is not None and loss == loss}
+    return min(known, key=lambda cell: known[cell]) if known else GRID[0]
+
+
+def axis_k(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
+    for seed in seeds:
+        for k in KS:
+            for method in ("decoupled", "synced"):
+                yield replace(base, method=method, k=k, seed=seed)
+
+
+def axis_nodes(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
+    for seed in seeds:
+        for nodes in NODES:
+            for method in ("local", "decoupled", "synced", "paper"):
+                yield of(base, method, seed, nodes=nodes)
+
+
+def axis_inner_steps(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
+    for seed in seeds:
+        for inner_steps in INNER_STEPS:
+            for method in ("local", "decoupled", "synced", "paper"):
+                yield of(base, method, seed, inner_steps=inner_steps)
+
+
+SWEEPS = {
+    "default": default,
+    "grid": lambda base, seeds: grid(base),
+    "k": axis_k,
+    "nodes": axis_nodes,
+    "inner-steps": axis_inner_steps,
+}
