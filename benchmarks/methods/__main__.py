@@ -58,14 +58,13 @@ def main() -> None:
     base = _changed(plans.QUICK if arguments.quick else plans.BASE, arguments.set)
     if arguments.quick:
         with tempfile.TemporaryDirectory(prefix="demoloco-methods-") as folder:
-            seeds = [0]
-            run(_wanted(base, ["default", "grid"], seeds, arguments.only), Path(folder))
+            for sweep in ("grid", "default"):
+                run(_wanted(sweep, base, arguments, Path(folder)), Path(folder))
             found = records.read(Path(folder))
     else:
-        seeds = [int(one) for one in arguments.seeds.split(",")]
         if not arguments.report:
             for sweep in arguments.sweep:
-                wanted = _wanted(base, [sweep], seeds, arguments.only)
+                wanted = _wanted(sweep, base, arguments, arguments.records)
                 run(wanted, arguments.records, sweep)
         found = records.read(arguments.records)
         if arguments.report:
@@ -95,12 +94,12 @@ def run(wanted: Iterable[Setting], folder: Path, sweep: str = "runs") -> int:
 
 
 def _wanted(
-    base: Setting, sweeps: Iterable[str], seeds: list[int], only: list[str] | None
+    sweep: str, base: Setting, arguments: argparse.Namespace, folder: Path
 ) -> Iterator[Setting]:
-    for sweep in sweeps:
-        for setting in plans.SWEEPS[sweep](base, seeds):
-            if only is None or setting.method in only:
-                yield setting
+    seeds = [0] if arguments.quick else [int(one) for one in arguments.seeds.split(",")]
+    for setting in plans.wanted(sweep, base, seeds, lambda: records.read(folder)):
+        if arguments.only is None or setting.method in arguments.only:
+            yield setting
 
 
 def _changed(base: Setting, changes: list[str]) -> Setting:
@@ -120,7 +119,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="a tiny setting, a minute")
     parser.add_argument("--report", action="store_true", help="from what is recorded; no runs")
-    parser.add_argument("--sweep", nargs="+", choices=list(plans.SWEEPS), default=["default"])
+    parser.add_argument("--sweep", nargs="+", choices=plans.SWEEPS, default=["default"])
     parser.add_argument("--seeds", default=",".join(map(str, plans.SEEDS)))
     parser.add_argument("--only", nargs="+", metavar="METHOD")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")

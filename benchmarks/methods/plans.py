@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,9 +45,18 @@ def alone(base: Setting, seed: int) -> Setting:
     return replace(base, method="alone", nodes=1, seed=seed)
 
 
-def grid(base: Setting, seed: int = 0) -> list[Setting]:
-    """DiLoCo's grid; local averaging, its first cell, is in `default`."""
-    return [diloco(base, rate, momentum, seed) for rate, momentum in GRID[1:]]
+def grid(base: Setting) -> list[Setting]:
+    """DiLoCo's grid, on one seed."""
+    return [diloco(base, rate, momentum, seed=0) for rate, momentum in GRID]
+
+
+def grid_and_best(
+    base: Setting, seeds: Sequence[int], recorded: Callable[[], list[Record]]
+) -> Iterator[Setting]:
+    """The grid, and then its best cell on all seeds."""
+    yield from grid(base)
+    best = tuned(base, recorded())
+    yield from (diloco(base, *best, seed=seed) for seed in seeds)
 
 
 def diloco(base: Setting, rate: float, momentum: float, seed: int) -> Setting:
@@ -85,10 +94,33 @@ def axis_inner_steps(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
                 yield of(base, method, seed, inner_steps=inner_steps)
 
 
-SWEEPS = {
-    "default": default,
-    "grid": lambda base, seeds: grid(base),
-    "k": axis_k,
-    "nodes": axis_nodes,
-    "inner-steps": axis_inner_steps,
-}
+def wanted(
+    sweep: str, base: Setting, seeds: Sequence[int], recorded: Callable[[], list[Record]]
+) -> Iterator[Setting]:
+    """The runs of a sweep, in their order; `recorded` is asked when it is known what to ask."""
+    match sweep:
+        case "default":
+            return default(base, seeds)
+        case "grid":
+            return grid_and_best(base, seeds, recorded)
+        case "k":
+            return axis_k(base, seeds)
+        case "nodes":
+            return axis_nodes(base, seeds)
+        case "inner-steps":
+            return axis_inner_steps(base, seeds)
+        case "variants":
+            return tried(base, seeds)
+    raise SystemExit(f"no sweep {sweep}; choose one of {', '.join(SWEEPS)}")
+
+
+def tried(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
+    """Changes to `decoupled`."""
+    for change in TRIED:
+        for seed in seeds:
+            yield replace(base, seed=seed, **change)
+
+
+SWEEPS = ("default", "grid", "variants", "k", "nodes", "inner-steps")
+TRIED: tuple[dict[str, Any], ...] = ({"alpha": 1.3},)
+"""What is changed, in the order in which it was thought of."""

@@ -163,7 +163,7 @@ def recorded(setting: Setting, loss: float) -> Record:
 
 def all_methods(seeds: Sequence[int] = (0, 1)) -> list[Record]:
     base = plans.BASE
-    settings = [*plans.default(base, seeds), *plans.grid(base)]
+    settings = [*plans.default(base, seeds), *plans.grid(base)[1:]]
     return [recorded(one, 1.0 + 0.01 * n + one.seed) for n, one in enumerate(settings)]
 
 
@@ -179,7 +179,7 @@ def test_figures_are_means_over_the_seeds_of_the_last_point() -> None:
 
 def test_diloco_is_tuned_by_the_grids_best_cell_on_its_first_seed() -> None:
     base = plans.BASE
-    found = [recorded(one, 2.0) for one in (replace(base, method="local"), *plans.grid(base))]
+    found = [recorded(one, 2.0) for one in plans.grid(base)]
     assert plans.tuned(base, []) == plans.GRID[0]
     best = plans.diloco(base, 0.7, 0.6, seed=0)
     assert plans.tuned(base, [*found, recorded(best, 1.9)]) == (0.7, 0.6)
