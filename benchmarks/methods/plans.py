@@ -94,6 +94,12 @@ def axis_inner_steps(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
                 yield of(base, method, seed, inner_steps=inner_steps)
 
 
+def vision(base: Setting) -> Setting:
+    """Around which that sweep goes: digits, or the images that were asked for."""
+    subject = "digits" if base.subject == "language" else base.subject
+    return replace(base, subject=subject, **VISION)
+
+
 def wanted(
     sweep: str, base: Setting, seeds: Sequence[int], recorded: Callable[[], list[Record]]
 ) -> Iterator[Setting]:
@@ -109,18 +115,39 @@ def wanted(
             return axis_nodes(base, seeds)
         case "inner-steps":
             return axis_inner_steps(base, seeds)
+        case "promising":
+            return tried(base, seeds, TRIED[:PROMISING])
         case "variants":
-            return tried(base, seeds)
+            return tried(base, seeds, TRIED)
+        case "vision":
+            return default(vision(base), seeds)
     raise SystemExit(f"no sweep {sweep}; choose one of {', '.join(SWEEPS)}")
 
 
-def tried(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
+def tried(
+    base: Setting, seeds: Sequence[int], changes: Sequence[dict[str, Any]]
+) -> Iterator[Setting]:
     """Changes to `decoupled`."""
-    for change in TRIED:
-        for seed in seeds:
+    for seed in seeds:
+        for change in changes:
             yield replace(base, seed=seed, **change)
 
 
-SWEEPS = ("default", "grid", "variants", "k", "nodes", "inner-steps")
-TRIED: tuple[dict[str, Any], ...] = ({"alpha": 1.3},)
-"""What is changed, in the order in which it was thought of."""
+SWEEPS = ("default", "grid", "promising", "variants", "k", "nodes", "inner-steps", "vision")
+PROMISING = 3
+VISION: dict[str, Any] = {"size": "0.08M", "batch_size": 16, "steps": 400}
+TRIED: tuple[dict[str, Any], ...] = (
+    {"outer_momentum": 0.3},
+    {"alpha": 1.3},
+    {"variant": "energy"},
+    {"inner": "muon"},
+    {"inner": "muon", "method": "local"},
+    {"outer_momentum": 0.5},
+    {"variant": "energy", "outer_momentum": 0.3},
+    {"variant": "rota", "strength": 0.034, "k": 32},
+    {"variant": "echo"},
+    {"variant": "pull", "strength": 0.03},
+    {"bits": 1},
+    {"variant": "energy", "strength": 1.0},
+)
+"""What is changed, the more promising first."""

@@ -23,7 +23,7 @@ LANGUAGE_SIZES = {
     "4M": {"depth": 4, "width": 256, "heads": 4, "context": 128},
     "10M": {"depth": 5, "width": 384, "heads": 6, "context": 128},
 }
-IMAGE_WIDTHS = {"0.1M": 8, "0.2M": 16, "0.7M": 32}
+IMAGE_WIDTHS = {"0.02M": 8, "0.08M": 16, "0.3M": 32}
 
 
 class Language(LanguageModel):

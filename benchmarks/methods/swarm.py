@@ -22,6 +22,7 @@ from benchmarks.methods.exchange import (
     mean,
     run_config,
 )
+from benchmarks.methods.inner import optimizer_of
 from benchmarks.methods.settings import CODED, Setting
 from benchmarks.methods.subjects import subject_of
 from benchmarks.methods.variants import VARIANTS
@@ -80,6 +81,7 @@ class Node:
         self.model: nn.Module = task.model()
         self.config = run_config(setting)
         self.trainer = Trainer(task, self.model, CPU, self.config, 1, f"node-{number}")
+        self.trainer.optimizer = optimizer_of(setting.inner, self.model, self.config)
         self.tensors = {
             name: one for name, one in state_of(self.model).items() if one.is_floating_point()
         }

@@ -34,13 +34,16 @@ class Variant:
     def __init__(self, setting: Setting, spec: PacketSpec, sensitivity: Sensitivity) -> None:
         self.k, self.spec, self.strength = setting.k, spec, setting.strength
         self.seed, self.sensitivity = setting.seed, sensitivity
-        self.alpha, self.round = setting.alpha, 0
+        self.alpha, self.momentum, self.round = setting.alpha, setting.outer_momentum, 0
+        self.velocity = torch.zeros((spec.chunks, CHUNK))
 
     def close(self, owns: Sequence[Tensor], agreed: Coefficients) -> Outcome:
         before = torch.from_numpy(agreed)
         owed = [before - coefficients(own) for own in owns]
         told = [self.tell(one, node) for node, one in enumerate(owed)]
-        after = before - self.alpha * torch.stack([values for values, _ in told]).mean(0)
+        mean = torch.stack([values for values, _ in told]).mean(0)
+        self.velocity = self.momentum * self.velocity + mean
+        after = before - self.alpha * (mean + self.momentum * self.velocity)
         left = [one - values for one, (values, _) in zip(owed, told, strict=True)]
         models = [idct((after - self.settle(one)).view(-1, EDGE, EDGE)) for one in left]
         self.round += 1
