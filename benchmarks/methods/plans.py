@@ -134,11 +134,15 @@ def tried(
 
 
 SWEEPS = ("default", "grid", "promising", "variants", "k", "nodes", "inner-steps", "vision")
-PROMISING = 3
+PROMISING = 1
 VISION: dict[str, Any] = {"size": "0.08M", "batch_size": 16, "steps": 400}
 TRIED: tuple[dict[str, Any], ...] = (
-    {"outer_momentum": 0.3},
+    {"variant": "lowrank-worth", "strength": 3.0},
     {"alpha": 1.3},
+    {"outer_momentum": 0.3},
+    {"variant": "lowrank-worth", "strength": 2.0},
+    {"variant": "lowrank", "strength": 3.0},
+    {"variant": "lowrank-worth", "strength": 3.0, "outer_momentum": 0.3},
     {"variant": "energy"},
     {"inner": "muon"},
     {"inner": "muon", "method": "local"},

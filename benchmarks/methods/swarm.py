@@ -23,9 +23,10 @@ from benchmarks.methods.exchange import (
     run_config,
 )
 from benchmarks.methods.inner import optimizer_of
+from benchmarks.methods.lowrank import LOW_RANK
 from benchmarks.methods.settings import CODED, Setting
 from benchmarks.methods.subjects import subject_of
-from benchmarks.methods.variants import VARIANTS
+from benchmarks.methods.variants import VARIANTS, Sensitivity
 from demoloco.codec.chunks import to_chunks, write_chunks
 from demoloco.codec.dct import idct
 from demoloco.codec.layout import EDGE, Layout, layout_of
@@ -144,7 +145,10 @@ class Swarm:
         if not setting.variant:
             return exchange_of(setting, self.layout)
         spec = PacketSpec.of(self.layout, bits=setting.bits, ladder=(setting.k,))
-        return VARIANTS[setting.variant](setting, spec, lambda node: self.nodes[node].sensitivity())
+        sensitivity: Sensitivity = lambda node: self.nodes[node].sensitivity()  # noqa: E731
+        if setting.variant in LOW_RANK:
+            return LOW_RANK[setting.variant](setting, spec, sensitivity, self.layout)
+        return VARIANTS[setting.variant](setting, spec, sensitivity)
 
     def play_round(self) -> None:
         """H inner steps of every node, then the round's end."""

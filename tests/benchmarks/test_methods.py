@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,37 @@ def test_two_nodes_do_what_two_workers_of_the_product_do(method: str, tmp_path: 
     for state in worker_states(method, tmp_path):
         np.testing.assert_array_equal(swarm.agreed, state)
         swarm.play_round()
+
+
+def test_a_variant_that_changes_nothing_is_decoupled() -> None:
+    plain, product = Swarm(replace(TINY, variant="plain")), Swarm(TINY)
+    for swarm in (plain, product):
+        swarm.play_round()
+    assert plain.told_bytes == product.told_bytes
+    np.testing.assert_allclose(plain.agreed, product.agreed, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        one
+        for one in plans.TRIED
+        if not {"outer_momentum", "alpha"} & one.keys() and one.get("variant") != "pull"
+    ],
+    ids=str,
+)
+def test_what_is_tried_moves_the_mean_of_the_models_by_training_alone(
+    change: dict[str, Any],
+) -> None:
+    setting = replace(TINY, **{"k": 64, **change})
+    swarm = Swarm(setting)
+    for node in swarm.nodes:
+        node.train(range(4))
+    owns = [node.read() for node in swarm.nodes]
+    outcome = swarm.exchange.close(owns, swarm.agreed)
+    before, after = torch.stack(owns).mean(0), torch.stack(outcome.owns).mean(0)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-4)
+    assert 0 < outcome.told_bytes <= 4 * swarm.layout.parameters
 
 
 def test_dense_averaging_leaves_all_nodes_the_mean_of_their_models() -> None:
