@@ -27,10 +27,11 @@ def default(base: Setting, seeds: Sequence[int]) -> Iterator[Setting]:
     """All methods at the default setting, seed by seed."""
     for seed in seeds:
         for method in METHODS:
-            yield (
-                replace(base, method=method, seed=seed) if method != "alone" else alone(base, seed)
-            )
+            yield of(base, method, seed)
+        yield alone(base, seed)
         yield replace(alone(base, seed), steps=base.steps * base.nodes)
+    yield of(base, "paper", seeds[0], mean_over="senders")
+    yield replace(base, method="paper", seed=seeds[0])  # with the packets of the others
 
 
 def of(base: Setting, method: str, seed: int = 0, **changes: Any) -> Setting:

@@ -111,7 +111,9 @@ SEEDS: Columns = (("seeds", lambda one: str(len(one.records))),)
 
 
 def ratio(more: float, less: float) -> str:
-    return f"{more / less:,.0f} ×" if less else "–"
+    if not less:
+        return "–"
+    return f"{more / less:,.0f} ×" if more >= 10 * less else f"{more / less:.2g} ×"
 
 
 def table(rows: Iterable[tuple[str, Row]], columns: Columns, first: str = "method") -> str:
@@ -138,6 +140,7 @@ def methods_table(found: Sequence[Record], base: Setting) -> str:
         (f"DiLoCo, tuned: {best[0]:g}, {best[1]:g}", row(found, plans.diloco(base, *best, seed=0))),
         *(coded(plans.of(base, name)) for name in CODED),
         coded(plans.of(base, "paper", mean_over="senders")),
+        coded(replace(base, method="paper")),
         ("one node alone, all samples", row(found, longer)),
         ("one node alone, its share", row(found, plans.alone(base, 0))),
     ]
