@@ -66,7 +66,7 @@ class Coded:
         ]
         self.memories = [memory for _, memory in corrected]
         told = sum(len(one.body) for one in made) / len(made)
-        return Outcome([own for own, _ in corrected], after, told)
+        return Outcome([own[:] for own, _ in corrected], after, told)
 
     def _advance(self, agreed: Coefficients, packets: Sequence[Sparse]) -> Coefficients:
         whole = np.concatenate([agreed, self.velocity])

@@ -129,7 +129,8 @@ class LowRankByWorth(LowRank):
 
 def orthonormal(matrix: Tensor) -> Tensor:
     """An orthonormal basis of the columns."""
-    return torch.linalg.qr(matrix)[0]
+    basis: Tensor = torch.linalg.qr(matrix)[0]
+    return basis
 
 
 def coarse(values: Tensor, bits: int) -> Tensor:
@@ -137,7 +138,8 @@ def coarse(values: Tensor, bits: int) -> Tensor:
     limit = values.square().mean(0, keepdim=True).sqrt().clamp(min=1e-12) * CLIP[bits]
     step = 2 * limit / 2**bits
     index = ((values + limit) / step).floor().clamp(0, 2**bits - 1)
-    return (index + 0.5) * step - limit
+    near: Tensor = (index + 0.5) * step - limit
+    return near
 
 
 LOW_RANK = {"lowrank": LowRank, "lowrank-worth": LowRankByWorth}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from benchmarks.methods import pictures, report
+from benchmarks.methods import pictures, report, tables
 from benchmarks.methods.records import Record
 from benchmarks.methods.settings import Setting
 
@@ -29,15 +29,15 @@ def page(found: Sequence[Record], base: Setting) -> str:
     """The page's text."""
     one = report.row(found, base)
     parameters = one.records[0].course.parameters if one.records else 0
-    tables = {
-        "methods": report.methods_table(found, base),
-        "grid": report.grid_table(found, base),
-        "k": report.k_table(found, base),
-        "nodes": report.axis_table(found, base, "nodes"),
-        "inner_steps": report.axis_table(found, base, "inner_steps"),
-        "published": report.published_table(found, base),
-        "variants": report.variants_table(found, base),
-        "subjects": report.subjects_table(found),
+    shown = {
+        "methods": tables.methods_table(found, base),
+        "grid": tables.grid_table(found, base),
+        "k": tables.k_table(found, base),
+        "nodes": tables.axis_table(found, base, "nodes"),
+        "inner_steps": tables.axis_table(found, base, "inner_steps"),
+        "published": tables.published_table(found, base),
+        "variants": tables.variants_table(found, base),
+        "subjects": tables.subjects_table(found),
     }
     facts = {
         "parameters": f"{parameters:,}",
@@ -51,4 +51,4 @@ def page(found: Sequence[Record], base: Setting) -> str:
         "cpu_hours": f"{sum(r.course.cpu_seconds for r in found) / 3600:.1f}",
         **{name: f"{value:.3f}" for name, value in report.figures(found, base).items()},
     }
-    return Template(TEMPLATE.read_text()).substitute(tables | facts)
+    return Template(TEMPLATE.read_text()).substitute(shown | facts)
