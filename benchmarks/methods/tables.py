@@ -149,7 +149,8 @@ def _variants(found: Sequence[Record], base: Setting) -> list[Setting]:
     tried = {
         replace(one.setting, seed=0)
         for one in found
-        if _is_variant(one.setting)
+        if one.setting.method != "paper"
+        and _is_variant(one.setting)
         and (one.setting.nodes, one.setting.inner_steps) == (base.nodes, base.inner_steps)
         and (one.setting.subject, one.setting.size) == (base.subject, base.size)
     }
