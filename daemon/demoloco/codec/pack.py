@@ -95,6 +95,8 @@ def write_gaps(index: NDArray[np.int32]) -> tuple[Integers, bool]:
     where the DCT gathers the energy, the same positions recur from chunk to chunk.
     """
     chunks, k = index.shape
+    if k == CHUNK:  # all of them
+        return np.zeros(chunks * k, np.int64), False
     flat = index.ravel()
     rows = np.repeat(np.arange(chunks), k)
     by_chunk = _distances((rows << CHUNK_BITS) + flat)

@@ -64,6 +64,9 @@ def _on_cpu(part: Tensor, k: int) -> tuple[NDArray[np.int64], Floats]:
     values = np.ascontiguousarray(part.numpy())
     chunks, size = values.shape
     magnitudes = values.view(np.int32) & _MAGNITUDE
+    if k == size:
+        _check_finite(magnitudes)
+        return np.broadcast_to(np.arange(size), values.shape), values
     mask = magnitudes >= _lower_bound(magnitudes, k)[:, None]
     flat = np.flatnonzero(mask)
     if len(flat) > chunks * k:
@@ -82,9 +85,13 @@ def _lower_bound(magnitudes: Magnitudes, k: int) -> Magnitudes:
     groups = max(MIN_GROUPS, GROUPS_PER_KEPT << (k - 1).bit_length())
     if groups < size and size % groups == 0:
         magnitudes = magnitudes.reshape(chunks, -1, groups).max(axis=1)
+    _check_finite(magnitudes)
+    return _kth_largest(magnitudes, k)
+
+
+def _check_finite(magnitudes: Magnitudes) -> None:
     if magnitudes.max() >= _INFINITE:
         raise ValueError("a coefficient is not finite: the model has diverged")
-    return _kth_largest(magnitudes, k)
 
 
 def _largest(candidates: Magnitudes, counts: NDArray[np.int64], k: int) -> NDArray[np.bool_]:
