@@ -93,9 +93,10 @@ def test_ctrl_c_leaves_in_order(story: Story) -> None:
 
 
 def test_what_a_leaving_node_has_done_is_in_the_run(story: Story) -> None:
-    """It may be gone before the round of its last packet is closed."""
+    """It may be gone before the round of its last packet is closed. When it is told to leave, one
+    round may be under way, and the next in training."""
     shared = [number for number, facts in story.after.items() if facts["packets"] == 2]
-    assert max(shared) in (story.told_at, story.told_at + 1)
+    assert max(shared) in range(story.told_at, story.told_at + 3)
     assert story.after[max(shared) + 1]["packets"] == 1
 
 

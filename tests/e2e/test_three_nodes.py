@@ -121,7 +121,7 @@ def test_all_nodes_hold_the_same_state_after_the_same_round(story: Story) -> Non
 
 
 def test_the_late_node_costs_the_others_nothing(story: Story) -> None:
-    """Three nodes share two cores: one packet may come after the grace, and is told later. That
+    """Three nodes share two cores: two packets may come after the grace, and are told later. That
     nothing is lost by it, each status of each node is held to."""
     alone = min(r for r, facts in story.chains["first"].items() if facts["packets"] >= 2)
     rounds = range(alone + 1, story.told_at + 5)
@@ -129,7 +129,7 @@ def test_the_late_node_costs_the_others_nothing(story: Story) -> None:
     for name in ("first", "second"):
         chain = story.chains[name]
         late = [r for r in rounds if chain[r]["mine"] != "in"]
-        assert len(late) <= 1, f"{name} was late in {late}, the late node came at {story.joined_at}"
+        assert len(late) <= 2, f"{name} was late in {late}, the late node came at {story.joined_at}"
 
 
 @pytest.mark.parametrize("name", ["first", "second", "late"])
