@@ -11,6 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+MAX_PART_NAME = 40
+"""Characters of the name that the unfinished file bears: a long name must not become too long."""
+
 
 class UnwritableError(Exception):
     """The file cannot be had at this place; the text says what to do."""
@@ -22,7 +25,7 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 
     Raises: UnwritableError at once where there is something already and `force` is not set, or
     nothing can be written."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.parent / f".{path.name[:MAX_PART_NAME]}.{os.getpid()}.part"
     with _explained(path):
         _look(path, force)
         part.unlink(missing_ok=True)
@@ -42,6 +45,8 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 def _look(path: Path, force: bool) -> None:
     if path.is_dir():
         raise UnwritableError(f"{path} is a directory; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise UnwritableError(f"{path} is a device or the like; give the name of a file")
     if not path.parent.is_dir():
         raise UnwritableError(f"there is no directory {path.parent}; make it, or choose another")
     if not force and os.path.lexists(path):

@@ -100,11 +100,29 @@ def test_what_failed_midway_leaves_nothing(tmp_path: Path, fault: Exception) -> 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [(".", "is a directory"), ("no/model", "there is no directory"), ("x" * 300, "can't write")],
+    [
+        (".", "is a directory"),
+        ("/", "is a directory"),
+        ("no/model", "there is no directory"),
+        ("x" * 300, "can't write"),
+    ],
 )
 def test_a_place_that_will_not_do_is_told_at_once(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(UnwritableError, match=words):
         write(tmp_path / name, b"")
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127])
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, b"all of it")
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_device_is_not_replaced_by_force(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnwritableError, match="is a device or the like"):
+        write(tmp_path / "pipe", b"", force=True)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 # -- the SDK ---------------------------------------------------------------------------------------
