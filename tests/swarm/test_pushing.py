@@ -361,6 +361,7 @@ def test_who_sends_more_than_can_be_passed_on_does_not_fill_the_memory() -> None
         {"data": bytes(MAX_PIECE_BYTES + 1)},
         {"data": bytes(MIN_PIECE_BYTES - 1)},
         {"offset": 90 * KIB - 100},
+        {"offset": 90 * KIB, "data": b""},
         {"offset": 1 << 40},
     ],
 )

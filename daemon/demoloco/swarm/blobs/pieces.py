@@ -71,8 +71,8 @@ def decode_piece(data: bytes) -> tuple[Digest, Piece]:
     offer = to_offer(told.offer)
     within("size of a packet that comes unasked", offer.size, 1, MAX_PUSHED_BYTES)
     offset = within("offset", told.offset, 0, MAX_OFFSET)
-    length = len(told.data)
-    within("length of a piece", length, min(MIN_PIECE_BYTES, offer.size - offset), MAX_PIECE_BYTES)
+    length, rest = len(told.data), max(1, offer.size - offset)
+    within("length of a piece", length, min(MIN_PIECE_BYTES, rest), MAX_PIECE_BYTES)
     within("end of a piece", offset + length, 1, offer.size)
     return to_digest("run", told.run), Piece(offer, offset, told.data, told.pass_on)
 
