@@ -135,6 +135,17 @@ def test_positions_recur_in_more_chunks_than_sixteen_bits_can_count() -> None:
 
 
 @pytest.mark.parametrize("bits", quantise.BITS)
+@pytest.mark.parametrize("value", [0.5, 1.0, 1.04])  # of where scales are rounded up and down
+def test_all_of_a_chunk_may_lie_in_one_coefficient(bits: int, value: float) -> None:
+    whole = np.zeros((2, 4096), np.float32)
+    whole[0, 0] = value
+    read = round_trip(twins.largest(whole, 4096), twins.spec_of((2,), bits, 4096))
+    if bits == 8:
+        assert read.value[0, 0] == pytest.approx(value, rel=0.06)
+        assert np.abs(read.value[0, 1:]).max() < value / 4096
+
+
+@pytest.mark.parametrize("bits", quantise.BITS)
 def test_the_same_coefficients_make_the_same_bytes(bits: int) -> None:
     sparse, spec = twins.largest(twins.momenta(60), 64), twins.spec_of((20, 40), bits)
     assert encode(sparse, spec)[0] == encode(sparse, spec)[0]

@@ -148,6 +148,6 @@ def _even_table(magnitudes: Floats) -> bytes:
         return bytes(2)
     ends = np.maximum([magnitudes.min(), magnitudes.max()], 2.0**LEVEL_FLOOR)
     first, last = np.floor((np.log2(ends) - LEVEL_FLOOR) * LEVEL_STEPS).astype(np.int64)
-    step = -(-max(last - first, 1) // 127)  # 4 at most: the grid has no more octaves
+    step = min(-(-max(last - first, 1) // 127), MAX_LEVEL_CODE // 127)  # the grid has no more
     first = min(max(first, last - 127 * step), MAX_STEP, MAX_LEVEL_CODE - 127 * step)
     return bytes([int(first), int(step)])
