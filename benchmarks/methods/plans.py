@@ -135,7 +135,7 @@ def tried(
 
 
 SWEEPS = ("default", "grid", "promising", "variants", "k", "nodes", "inner-steps", "vision")
-PROMISING = 1
+PROMISING = 3
 VISION: dict[str, Any] = {"size": "0.08M", "batch_size": 16, "steps": 400}
 TRIED: tuple[dict[str, Any], ...] = (
     {"variant": "lowrank-worth", "strength": 3.0},

@@ -140,7 +140,7 @@ def variants_table(found: Sequence[Record], base: Setting) -> str:
 def variant_name(setting: Setting) -> str:
     """What was changed, in words."""
     shown = [f"{setting.method}"] if setting.method != "decoupled" else []
-    names = ("variant", "strength", "alpha", "beta", "bits", "inner", "k")
+    names = ("variant", "strength", "alpha", "beta", "outer_momentum", "bits", "inner", "k")
     changed = (one for one in names if getattr(setting, one) != getattr(Setting(), one))
     return ", ".join([*shown, *(f"{one} {getattr(setting, one)}" for one in changed)])
 
@@ -149,7 +149,7 @@ def _variants(found: Sequence[Record], base: Setting) -> list[Setting]:
     tried = {
         replace(one.setting, seed=0)
         for one in found
-        if one.setting.method != "paper"
+        if one.setting.method not in ("paper", "diloco")
         and _is_variant(one.setting)
         and (one.setting.nodes, one.setting.inner_steps) == (base.nodes, base.inner_steps)
         and (one.setting.subject, one.setting.size) == (base.subject, base.size)
@@ -159,7 +159,7 @@ def _variants(found: Sequence[Record], base: Setting) -> list[Setting]:
 
 def _is_variant(setting: Setting) -> bool:
     usual = Setting()
-    changed = ("variant", "alpha", "beta", "bits", "inner")
+    changed = ("variant", "alpha", "beta", "outer_momentum", "bits", "inner")
     return any(getattr(setting, name) != getattr(usual, name) for name in changed)
 
 
