@@ -33,6 +33,7 @@ $(VENV)/.stamp: pyproject.toml $(CONSTRAINTS)
 	@$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "$(PY) is not Python 3.11, 3.12 or 3.13" >&2; exit 1; }
 	@$(PY) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PY) cannot make virtual environments; on Debian: sudo apt install python3-venv" >&2; exit 1; }
 	$(PY) -m venv $(VENV)
+	@echo "installing into $(VENV): 1.4 GB, some minutes"
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(TORCH_ARGS_$(TORCH)) $(addprefix -c ,$(CONSTRAINTS)) -e '.[test,lint]'
 	@touch $@

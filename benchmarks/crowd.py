@@ -33,6 +33,12 @@ BATCH_SIZE = 8
 STEP_SECONDS = 0.5
 PATIENCE_SECONDS = 600.0
 OWN = sets(threads=1)
+MEANINGS = {
+    "packets_share": "packets in the manifests / (rounds x nodes)",
+    "round_stretch": "seconds a round / those of its inner steps",
+    "bytes_per_node": "sent by a node in a round",
+    "join_seconds": "from a node's start to its first packet in a manifest",
+}
 
 
 def gather(
@@ -112,7 +118,7 @@ def main() -> int:
         print(as_json(told))
     else:
         for name, value in figures.items():
-            Console().print(f"{name:16} {value:,.3f}", highlight=False)
+            Console().print(f"{name:14} {value:14,.3f}   {MEANINGS[name]}", highlight=False)
     return 0 if found["agree"] else 1
 
 

@@ -99,7 +99,7 @@ def remarks(result: ExportResult) -> list[str]:
         lines.append("note: no other member's model came: the merged model is this node's own")
     losses = result.own_loss, result.merged_loss
     both = result.HasField("own_loss") and result.HasField("merged_loss")
-    if both and losses[1] > losses[0]:
+    if both and losses[1] > losses[0] and not result.note:  # a note has a better reason
         lines.append(
             "note: the merged model is worse than this node's own: the members' models are still"
             " too far apart; export this node's own without --merge, or let them train on"

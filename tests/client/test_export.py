@@ -199,6 +199,7 @@ def test_without_merge_one_line_says_what_was_written() -> None:
         ({"why_no_loss": "no held-out part"}, "not measured: no held-out part"),
         ({"members": MERGED.members[:1]}, "note: no other member's model came"),
         ({"merged_loss": 1.8}, "note: the merged model is worse than this node's own"),
+        ({"merged_loss": 1.8, "note": "the agreed one is it"}, "note: the agreed one is it"),
     ],
 )
 def test_what_a_user_should_know_is_said(change: dict[str, Any], remark: str) -> None:

@@ -15,6 +15,7 @@ from demoloco.codec.packet import PacketSpec, Sparse, encode
 from demoloco.config import RunConfig
 from demoloco.node.density import (
     LINK_SHARE,
+    NO_CHOICE,
     UNKNOWN_ROUNDS,
     UNMEASURED,
     Density,
@@ -82,6 +83,12 @@ def test_the_run_says_k_before_anything_is_measured() -> None:
     desk = Desk()
     assert desk.packets(3, others=others(50 * MBIT)) == [64] * 3
     assert desk.density.why == UNMEASURED
+
+
+def test_where_the_ladder_has_one_k_nothing_is_waited_for() -> None:
+    desk = Desk(config=RunConfig.of(method="diloco"))
+    assert desk.packets(2) == [4096] * 2
+    assert desk.density.why == NO_CHOICE
 
 
 def test_k_rises_rung_by_rung_where_it_is_free() -> None:

@@ -40,6 +40,7 @@ FIRST_COPIES = 1.5
 """How often a packet goes up before that was measured."""
 NEWEST = 5
 UNMEASURED = "nothing is measured yet"
+NO_CHOICE = "the run's ladder has no other"
 Look = Callable[[], "Surroundings"]
 
 
@@ -94,7 +95,8 @@ class Density:
         }
         seconds = self._training_seconds(around)
         if not (self._size and around.up and seconds):
-            self.k, self.why = self._config.k, UNMEASURED
+            self.k = self._config.k
+            self.why = UNMEASURED if len(self._config.ladder) > 1 else NO_CHOICE
             return self.k
         self._move(around, seconds)
         self.why = self._told(around, seconds)
