@@ -84,7 +84,7 @@ class Desk:
     def model(self) -> dict[str, torch.Tensor]:
         """A copy of everything in the model."""
         state = self.loop._described.model.state_dict()
-        return {name: tensor.clone() for name, tensor in state.items()}
+        return {name: one.clone() for name, one in state.items() if isinstance(one, torch.Tensor)}
 
 
 def read_state(path: Path) -> NDArray[np.float32]:

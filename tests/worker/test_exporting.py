@@ -228,6 +228,33 @@ def test_a_share_that_is_none_is_told_and_training_goes_on(
     assert_still_trains(desk, before)
 
 
+class Keeper(torch.nn.Module):
+    """Has an extra state that no file can hold."""
+
+    def get_extra_state(self) -> object:
+        return lambda: None
+
+
+class Kept(Tiny):
+    """Its model is whole but for that."""
+
+    def model(self) -> torch.nn.Module:
+        net = super().model()
+        net.keeper = Keeper()
+        return net
+
+
+def test_an_extra_state_that_cannot_be_written_is_told_and_training_goes_on(
+    agreed: Path, tmp_path: Path
+) -> None:
+    desk = Desk(dataclasses.replace(CONFIG, task=f"{__name__}:Kept"))
+    desk.start(agreed)
+    before = desk.model()
+    desk.tell(Export(ticket=4, which=Which.AGREED, agreed=agreed, path=tmp_path / "file"))
+    assert "pickle" in desk.last(NotExported).why
+    assert_still_trains(desk, before)
+
+
 class Mute(Tiny):
     """Evaluates nothing."""
 

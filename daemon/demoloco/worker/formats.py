@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import PicklingError
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,10 @@ def _write_torch(model: nn.Module, path: Path) -> None:
             copies[place] = _alone(tensor)
         state[name] = copies[place]
     with path.open("wb") as file:
-        torch.save(state, file)
+        try:
+            torch.save(state, file)
+        except (PicklingError, AttributeError, TypeError) as error:  # of an extra state
+            raise RuntimeError(str(error)) from error
 
 
 def _alone(tensor: Tensor) -> Tensor:
