@@ -152,16 +152,9 @@ class Crew:
         if command is not None:
             self._worker.tell(command)
         try:
-            async with asyncio.timeout(seconds):
-                heard = await future
-        except TimeoutError:
-            raise WorkerError(f"the worker did not answer for {seconds:.0f} s") from None
+            heard = await _answered(future, seconds)
         finally:
             self._waiting = {kind: f for kind, f in self._waiting.items() if f is not future}
-        if isinstance(heard, Failed | Died):
-            raise _as_error(heard)
-        if isinstance(heard, NotSaved):
-            raise WorkerError(heard.why)
         assert isinstance(heard, answer)
         return heard
 
@@ -177,16 +170,9 @@ class Crew:
         self._exports[order.ticket] = future = asyncio.get_running_loop().create_future()
         self._worker.tell(order)
         try:
-            async with asyncio.timeout(seconds):
-                heard = await future
-        except TimeoutError:
-            raise WorkerError(f"the worker did not answer for {seconds:.0f} s") from None
+            heard = await _answered(future, seconds)
         finally:
             self._exports.pop(order.ticket, None)
-        if isinstance(heard, Failed | Died):
-            raise _as_error(heard)
-        if isinstance(heard, NotExported):
-            raise WorkerError(heard.why)
         assert isinstance(heard, Exported)
         return heard
 
@@ -217,6 +203,20 @@ class Crew:
         future = self._exports.get(ticket)
         if future is not None and not future.done():
             future.set_result(event)
+
+
+async def _answered(future: asyncio.Future[WorkerEvent], seconds: float) -> WorkerEvent:
+    """What the worker answers. Raises: ConfigError, WorkerError where it did not, or could not."""
+    try:
+        async with asyncio.timeout(seconds):
+            heard = await future
+    except TimeoutError:
+        raise WorkerError(f"the worker did not answer for {seconds:.0f} s") from None
+    if isinstance(heard, Failed | Died):
+        raise _as_error(heard)
+    if isinstance(heard, NotSaved | NotExported):
+        raise WorkerError(heard.why)
+    return heard
 
 
 def _as_error(end: Failed | Died) -> ConfigError | WorkerError:

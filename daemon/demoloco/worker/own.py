@@ -114,8 +114,7 @@ class OwnModel:
         own = self._stack()
         borrowed = torch.empty((len(own), CHUNK), device=own.device)
         for slab in slabs(own):
-            values = owed.read(slab.start * CHUNK, slab.stop * CHUNK).reshape(-1, CHUNK)
-            borrowed[slab] = torch.from_numpy(values)
+            borrowed[slab] = _given(owed, slab)
         self.memory = still_borrowed(borrowed, self._read(returned.lent), returned.keep)
         model_of(self._map(agreed), own, self.memory)
 
@@ -133,8 +132,7 @@ class OwnModel:
         for slab in slabs(own):
             mean = slab_momentum(state, own, slab) * mine
             for (owed, share), gone in zip(parts, told, strict=True):
-                values = owed.read(slab.start * CHUNK, slab.stop * CHUNK).reshape(-1, CHUNK)
-                theirs = torch.from_numpy(values).to(own.device)
+                theirs = _given(owed, slab).to(own.device)
                 forget(theirs, gone, slab)
                 mean += theirs * share.weight
             chunks = to_model(read(state, slab, own.device) - mean)
@@ -219,6 +217,12 @@ class OwnModel:
             )
         # Of a private map torch takes slabs without copying them; what would be written, were lost.
         return np.memmap(agreed, "<f4", "c", shape=(self.layout.chunks, CHUNK))
+
+
+def _given(owed: Blocks, slab: slice) -> Tensor:
+    """What another node owes of these chunks: (chunks, 4096) on the CPU."""
+    values = owed.read(slab.start * CHUNK, slab.stop * CHUNK)
+    return torch.from_numpy(values.reshape(-1, CHUNK))
 
 
 def _name(body: bytes) -> str:
