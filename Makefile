@@ -49,8 +49,8 @@ lint: setup  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Real daemons have the machine to themselves; what comes before them shares it, file by file.
-ALONE := tests/e2e tests/faults tests/benchmarks
+# Real daemons, and models compared as they train, have the machine to themselves; what comes before them shares it, file by file.
+ALONE := tests/e2e tests/faults tests/benchmarks tests/node/test_exporting.py
 pytest: setup  ## all tests; ARGS='-k name' for some
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
